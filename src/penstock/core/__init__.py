@@ -1,0 +1,1 @@
+"""The protocols: pure state machines, without I/O, clocks, randomness or threads."""
