@@ -1,0 +1,116 @@
+"""The contracts of sources and sinks.
+
+A source is inert data that opens one reader per shard, in the host.  A reader is asked for batches
+and can be positioned: reading again between two recorded positions gives the same rows, which is
+what exactly-once delivery stands on.  The engine decides when an epoch ends and keeps the record
+(position, journal) of each epoch in the flow's store before anything of that epoch's end leaves
+the node.
+
+A sink is an operator without outputs (see :class:`Sink`).  What it has published survives a
+restart by being named by the epoch: publishing an epoch twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.operators.base import Operator
+
+__all__ = ["Reader", "Sink", "Source", "SourceContext"]
+
+Position = Any
+"""JSON-able; None is the beginning."""
+
+
+@dataclass(frozen=True)
+class SourceContext:
+    """What a reader is opened with."""
+
+    shard: int
+    shards: int
+    position: Position = None
+    """Where to go on; None: at the beginning."""
+    journal: Sequence[Any] = field(default=())
+    """Every journal entry recorded so far, oldest first."""
+    available_now: bool = False
+    """Whether the run ends when the input that exists at the start is used up."""
+    started_us: int = 0
+    """Wall clock (µs) of the run's start, the same for all shards."""
+
+
+class Reader(ABC):
+    """One shard of a source, open in a host; used by one thread."""
+
+    @abstractmethod
+    def read(self, rows_max: int, now_us: int, until: Position = None) -> pa.RecordBatch | None:
+        """The next rows, at most ``rows_max``, or None when there are none right now.
+
+        ``now_us`` is the wall clock; rate limits follow it.  With ``until`` (a position recorded
+        earlier) the rows end exactly there at the latest, rate limits do not count, and None means
+        that it was reached.
+        """
+
+    @abstractmethod
+    def position(self) -> Position:
+        """The position after the rows read so far: small and JSON-able."""
+
+    def journal(self) -> Any | None:
+        """What else must be remembered since the last call (such as newly found files)."""
+        return None
+
+    def exhausted(self) -> bool:
+        """Whether no row will ever come again."""
+        return False
+
+    def wait_s(self, now_us: int) -> float:
+        """How long to wait before asking again after ``read`` gave None."""
+        return 0.01
+
+    def close(self) -> None:
+        """Release what was opened."""
+
+
+class Source(ABC):
+    """Where rows come from: inert, travels to the hosts with the code."""
+
+    schema: pa.Schema
+    on_driver: bool = False
+    """Whether the reader must live in the driver's process (a ``memory`` source does)."""
+
+    @abstractmethod
+    def shards(self, wanted: int) -> int:
+        """How many shards it can be read in, given how many would be welcome."""
+
+    @abstractmethod
+    def open(self, context: SourceContext) -> Reader:
+        """Open a shard, in its host."""
+
+    def check(self) -> None:
+        """Called on the driver at start; raises SourceError for what can be known by then."""
+
+    def describe(self) -> str:
+        """One line for explain() and for the progress."""
+        return type(self).__name__
+
+
+class Sink(Operator):
+    """A stage without outputs."""
+
+    sink = True
+    durable = False
+    """Whether what it published outlives the flow, named by the epoch."""
+
+    def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
+        return ()
+
+    def check(self) -> None:
+        """Called on the driver at start; raises SinkError for what can be known by then."""
+
+    def committed(self) -> int | None:
+        """The last epoch that a durable sink has published, asked on the driver at start."""
+        return None

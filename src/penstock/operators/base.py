@@ -1,0 +1,139 @@
+"""What an operator is: an inert definition that checks schemas and makes vertices.
+
+An operator is plain data.  It is made on the driver while the user writes the flow, travels to the
+hosts with the code, and makes one vertex per node there.  It never holds state of its own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
+
+from penstock.vertex import Time, Vertex
+
+if TYPE_CHECKING:
+    from penstock.connectors.base import Source
+
+__all__ = [
+    "Broadcast",
+    "Exchange",
+    "Forward",
+    "Hash",
+    "Kernel",
+    "KernelVertex",
+    "Operator",
+    "Single",
+    "SourceOperator",
+]
+
+
+class Exchange:
+    """How the rows of an input find their shard."""
+
+
+@dataclass(frozen=True)
+class Forward(Exchange):
+    """Rows stay in their shard: the two stages can be fused into one node."""
+
+
+@dataclass(frozen=True)
+class Hash(Exchange):
+    """Rows with equal values in ``columns`` meet in one shard."""
+
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Single(Exchange):
+    """All rows go to the one shard of the stage."""
+
+
+@dataclass(frozen=True)
+class Broadcast(Exchange):
+    """Every shard gets every row."""
+
+
+class Operator(ABC):
+    """An inert definition of a stage."""
+
+    kind: ClassVar[str]
+    """One word for explain() and for derived names, such as ``filter``."""
+    stateful: ClassVar[bool] = False
+    on_driver: ClassVar[bool] = False
+    """Whether its (single) node lives in the driver's process rather than in a Spark task."""
+    sink: ClassVar[bool] = False
+
+    @abstractmethod
+    def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
+        """Check the input schemas (raising SchemaError) and give one schema per output port."""
+
+    def exchanges(self, inputs: Sequence[pa.Schema]) -> tuple[Exchange, ...]:
+        """What each input asks for; by default rows stay where they are."""
+        return tuple(Forward() for _ in inputs)
+
+    def combiner(self, used_ports: frozenset[int]) -> tuple[Operator, Operator] | None:
+        """Split into (part before the exchange, part after it), or None.
+
+        ``used_ports`` are the output ports that somebody reads: a split that would lose what one
+        of them needs is not offered.
+        """
+        return None
+
+    @abstractmethod
+    def vertex(self) -> Vertex:
+        """Make the vertex of one node; called in the host."""
+
+    def describe(self) -> str:
+        """The arguments, as explain() prints them."""
+        return ""
+
+    def cut_grid_us(self) -> int | None:
+        """Event-time grid (µs) at which results become due: sources cut epochs there at once."""
+        return None
+
+
+Kernel = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""A stateless function of a batch to a batch."""
+
+
+class StatelessOperator(Operator):
+    """An operator that is a function of each batch alone."""
+
+    @abstractmethod
+    def kernel(self) -> Kernel:
+        """Make the function; called in the host."""
+
+    def vertex(self) -> Vertex:
+        return KernelVertex(self.kernel())
+
+
+class KernelVertex(Vertex):
+    """Runs a kernel on every batch."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+
+    def onRecv(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
+        self.sendBy(0, self.kernel(batch), time)
+
+
+class SourceOperator(Operator):
+    """The stage of a source; its node drives a reader instead of receiving batches."""
+
+    kind = "source"
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
+        return (self.source.schema,)
+
+    def vertex(self) -> Vertex:
+        return Vertex()
+
+    def describe(self) -> str:
+        return self.source.describe()

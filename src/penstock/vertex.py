@@ -1,0 +1,109 @@
+"""The vertex: what a stage does with batches, in Naiad's terms (Section 2.2 of the paper).
+
+A vertex is single-threaded and deterministic: the same batches and notifications give the same
+outputs, byte for byte.  It never asks the clock, threads, or the order of a set of strings.  It
+owns its state; the engine owns everything else.
+
+Promises of the engine:
+
+- ``onNotify(t)`` comes after every ``onRecv`` at a time at or before ``t``;
+- notifications come in order, and only those that were asked for with ``notifyAt``;
+- ``watermark(t)`` is a function of the epochs, never of the order in which messages arrived.
+
+Promises of the vertex: while it handles time ``t`` it sends and asks for notifications only at
+times ``t'`` with ``t.less_equal(t')``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.core.time import Time
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Time", "Vertex", "VertexContext"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which node of which stage a vertex is: what errors and metrics name."""
+
+    stage: str
+    shard: int
+    shards: int
+
+    @property
+    def node(self) -> str:
+        """The node's name, such as ``counts[1]``."""
+        return f"{self.stage}[{self.shard}]"
+
+
+class VertexContext(Protocol):
+    """What the engine (or a test) gives a vertex."""
+
+    place: Place
+
+    def send(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
+        """Pass a batch on at a time that is not in the past."""
+
+    def notify(self, time: Time) -> None:
+        """Ask for one notification once ``time`` is complete."""
+
+    def watermark(self, time: Time) -> int | None:
+        """Event-time watermark (µs) after ``time``'s epoch; None: nobody set one yet."""
+
+    def count(self, name: str, value: int) -> None:
+        """Add to a counter that the flow's progress shows, such as ``rows_late``."""
+
+
+class Vertex:
+    """A user's own stage; subclass it and override ``onRecv`` and, if wanted, ``onNotify``.
+
+    >>> class Echo(Vertex):
+    ...     def onRecv(self, port, batch, time):
+    ...         self.sendBy(0, batch, time)
+    """
+
+    _context: VertexContext
+
+    def open(self, context: VertexContext) -> None:
+        """Called once in the host, before anything else; call ``super().open`` when overriding."""
+        self._context = context
+
+    def onRecv(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
+        """A batch arrived at an input port."""
+        raise TypeError(f"{type(self).__name__} has inputs but does not override onRecv")
+
+    def onNotify(self, time: Time) -> None:
+        """Nothing at or before ``time`` will arrive any more."""
+
+    def close(self) -> None:
+        """Called once when the node ends in an orderly way; release what ``open`` took."""
+
+    def sendBy(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
+        """Send a batch on an output port; empty batches are not sent."""
+        if batch.num_rows:
+            self._context.send(port, batch, time)
+
+    def notifyAt(self, time: Time) -> None:
+        """Ask for ``onNotify(time)``; asking twice gives one notification."""
+        self._context.notify(time)
+
+    def watermark(self, time: Time) -> int | None:
+        """The event-time watermark (microseconds) once the epochs up to ``time`` are complete.
+
+        Rows of later epochs with an event time below it are late.
+        """
+        return self._context.watermark(time)
+
+    def count(self, name: str, value: int) -> None:
+        """Add to a counter that the flow's progress shows."""
+        self._context.count(name, value)
+
+    @property
+    def place(self) -> Place:
+        """This vertex's stage, shard and number of shards."""
+        return self._context.place
