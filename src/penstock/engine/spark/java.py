@@ -72,7 +72,11 @@ def inspect(home: Path) -> Java | None:
 def _ask(binary: Path) -> int | None:
     try:
         answer = subprocess.run(
-            [binary, "-version"], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False
+            [binary, "-version"],
+            capture_output=True,
+            text=True,
+            timeout=PROBE_TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -124,7 +128,9 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     for java in installations(where):
         if java.usable:
             return java
-    from penstock.errors import JavaNotFoundError  # late: the set-up runs this file before the install
+    from penstock.errors import (
+        JavaNotFoundError,
+    )  # late: the set-up runs this file before the install
 
     raise JavaNotFoundError(refusal(where))
 
