@@ -17,7 +17,7 @@ class SessionSlot:
         self._session: SparkSession | None = None
 
     def use(self, key: str, make: Callable[[], SparkSession]) -> SparkSession:
-        """The running session called ``key``, or what ``make`` returns after any other was stopped."""
+        """The running session called ``key``, or a new one after any other was stopped."""
         if self._session is None or self._key != key or not _is_alive(self._session):
             self.clear()
             self._session, self._key = make(), key

@@ -47,7 +47,7 @@ def test_jobs_are_scheduled_fairly_and_on_loopback(spark: SparkSession) -> None:
 
 
 def test_a_second_session_in_one_process_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(SessionError, match="has a Spark session already.*local\\[6\\]"):
+    with pytest.raises(SessionError, match=r"has a Spark session already.*local\[6\]"):
         local_session()
 
 

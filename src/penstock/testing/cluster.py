@@ -1,8 +1,8 @@
 """A real standalone Spark cluster on loopback, for tests of flows across executors.
 
-The pip package of PySpark has no start scripts, but its ``spark-class`` starts a master and workers all the same.
-Everything that is started here is ended here, by process id: the workers with the executors and Python workers under
-them first, then the master. Every wait has an end.
+The pip package of PySpark has no start scripts, but its ``spark-class`` starts a master and workers
+all the same. Everything that is started here is ended here, by process id: the workers with the
+executors and Python workers under them first, then the master. Every wait has an end.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TypeVar
 
 import pyspark
 
@@ -30,8 +28,6 @@ START_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 10.0
 POLL_S = 0.05
 
-Found = TypeVar("Found")
-
 
 class StandaloneCluster:
     """A master and workers as child processes, while the ``with`` block lasts.
@@ -41,8 +37,8 @@ class StandaloneCluster:
         with StandaloneCluster(workers=2, cores=4) as cluster:
             spark = local_session(master=cluster.url)
 
-    ``cores`` and ``memory`` are each worker's; more cores than the machine has are allowed. Logs and scratch files live
-    in ``folder``, a temporary folder that is removed at the end.
+    ``cores`` and ``memory`` are each worker's; more cores than the machine has are allowed. Logs
+    and scratch files live in ``folder``, a temporary folder that is removed at the end.
     """
 
     def __init__(self, workers: int = 2, cores: int = 4, memory: str = "1g") -> None:
@@ -89,12 +85,8 @@ class StandaloneCluster:
         # Port 0 everywhere: the kernel picks free ports, and the log says which.
         master = self._spawn("master", "master.Master", "--host", LOOPBACK, "--port", "0")
         self.master_pid = master.pid
-        log = self.folder / "master.log"
-        found = self._wait(
-            lambda: re.search(r"Starting Spark master at (spark://\S+)", _text(log)), "master", log
-        )
-        self.url = found.group(1)
-        self._wait(lambda: "ALIVE" in _text(log) or None, "master", log)
+        self.url = self._wait("master", r"Starting Spark master at (spark://\S+)").group(1)
+        self._wait("master", "New state: ALIVE")
         for index in range(self.workers):
             scratch = self.folder / f"worker-{index}"
             scratch.mkdir()
@@ -109,12 +101,7 @@ class StandaloneCluster:
             )
         self.worker_pids = tuple(process.pid for process in self._processes[1:])
         for index in range(self.workers):
-            log = self.folder / f"worker-{index}.log"
-            self._wait(
-                lambda log=log: "Successfully registered with master" in _text(log) or None,
-                f"worker {index}",
-                log,
-            )
+            self._wait(f"worker-{index}", "Successfully registered with master")
 
     def _spawn(self, name: str, main: str, *arguments: str) -> subprocess.Popen[bytes]:
         home = Path(pyspark.__file__).parent
@@ -131,7 +118,7 @@ class StandaloneCluster:
             "SPARK_DAEMON_JAVA_OPTS": f"-Dlog4j2.configurationFile={settings.as_uri()}",
             "PYSPARK_PYTHON": sys.executable,
         }
-        with _log(self.folder / f"{name}.log") as log:
+        with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
                 [
                     str(home / "bin" / "spark-class"),
@@ -145,23 +132,22 @@ class StandaloneCluster:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # a Ctrl-C in a terminal is for the test, which then ends them
+                start_new_session=True,  # Ctrl-C is for the test, which then ends them
             )
         self._processes.append(process)
         return process
 
-    def _wait(self, found: Callable[[], Found | None], what: str, log: Path) -> Found:
+    def _wait(self, name: str, pattern: str) -> re.Match[str]:
+        log = self.folder / f"{name}.log"
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
-            answer = found()
-            if answer is not None:
-                return answer
-            ended = [process for process in self._processes if process.poll() is not None]
+            found = re.search(pattern, _text(log))
+            if found:
+                return found
+            ended = any(process.poll() is not None for process in self._processes)
             if ended or time.monotonic() > deadline:
                 why = "ended" if ended else f"was not ready after {START_TIMEOUT_S:.0f} s"
-                raise SessionError(
-                    f"the cluster's {what} {why}; its log ends:\n{_text(log)[-2000:]}"
-                )
+                raise SessionError(f"the cluster's {name} {why}; its log:\n{_text(log)[-2000:]}")
             time.sleep(POLL_S)
 
     def executor_pids(self) -> dict[int, list[int]]:
@@ -205,12 +191,6 @@ appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{HH:mm:ss.SSS} %p %c{1}: %m%n%ex
 """
-
-
-@contextlib.contextmanager
-def _log(path: Path) -> Iterator[IO[bytes]]:
-    with path.open("wb") as file:
-        yield file
 
 
 def _text(path: Path) -> str:

@@ -1,14 +1,16 @@
 """The process that forks Penstock's Python workers: PySpark's own daemon, warmed up.
 
-Spark runs ``python -m <spark.python.daemon.module>`` once per executor and asks it to fork a worker for each
-task. Two things make a fork ready sooner: PySpark is imported from the installed package rather than from the
-``pyspark.zip`` that Spark puts first on the path (modules in a zip cannot be cached as bytecode files and are looked up
-slowly), and what every host needs is imported here, once, before the fork.
+Spark runs ``python -m <spark.python.daemon.module>`` once per executor and asks it to fork a worker
+for each task. Two things make a fork ready sooner: PySpark is imported from the installed package
+rather than from the ``pyspark.zip`` that Spark puts first on the path (modules in a zip cannot be
+cached as bytecode files and are looked up slowly), and what every host needs is imported here,
+once, before the fork.
 
-Only imports happen here. A process that has *used* Flight, or started Arrow's threads, must not fork: the child
-would hang.
+Only imports happen here. A process that has *used* Flight, or started Arrow's threads, must not
+fork: the child would hang.
 """
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -24,9 +26,9 @@ PRELOADED = (
 
 
 def drop_zips(path: list[str]) -> list[str]:
-    """``path`` without Spark's zips of PySpark and Py4J, if both are installed as packages too.
+    """``path`` without Spark's zips of PySpark and Py4J.
 
-    >>> drop_zips(["/spark/python/lib/pyspark.zip", "/spark/python/lib/py4j-0.10.9.9-src.zip", "/app"])
+    >>> drop_zips(["/spark/lib/pyspark.zip", "/spark/lib/py4j-0.10.9.9-src.zip", "/app"])
     ['/app']
     """
     return [entry for entry in path if not _is_spark_zip(entry)]

@@ -1,11 +1,12 @@
 """Finds the Java that Spark will run on, before Spark tries and fails in its own words.
 
-Decides which installation to use: ``JAVA_HOME``, then ``java`` on the path, then Debian's folder of Javas. Reads the
-``release`` file that every JDK since 9 carries, and starts ``java`` only where there is none, so that the answer (or
-the refusal) takes milliseconds. Never installs anything.
+Decides which installation to use: ``JAVA_HOME``, then ``java`` on the path, then Debian's folder of
+Javas. Reads the ``release`` file that every JDK since 9 carries, and starts ``java`` only where
+there is none, so that the answer (or the refusal) takes milliseconds. Never installs anything.
 
-Run as a script it prints the home it found, or says on standard error what to install and exits with 1. It uses
-the standard library alone, so that the set-up can run it before anything is installed.
+Run as a script it prints the home it found, or says on standard error what to install and exits
+with 1. It uses the standard library alone, so that the set-up can run it before anything is
+installed.
 """
 
 import os
@@ -19,7 +20,7 @@ from pathlib import Path
 
 MINIMUM_VERSION = 17
 REQUIRED_MODULE = "jdk.incubator.vector"
-"""Spark starts the JVM with ``--add-modules`` of this; a runtime cut down with jlink may lack it."""
+"""Spark starts the JVM with ``--add-modules`` of this; a jlinked runtime may lack it."""
 
 PROBE_TIMEOUT_S = 0.8
 
@@ -122,7 +123,8 @@ def refusal(environ: Mapping[str, str]) -> str:
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
     """The Java that Spark should use.
 
-    Raises :class:`penstock.errors.JavaNotFoundError`, within a second, when there is none that Spark can run on.
+    Raises :class:`penstock.errors.JavaNotFoundError`, within a second, when there is none that
+    Spark can run on.
     """
     where = os.environ if environ is None else environ
     for java in installations(where):

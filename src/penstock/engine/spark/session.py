@@ -1,8 +1,9 @@
 """Makes the SparkSession that Penstock owns when the user brings none.
 
-Decides the settings that suit never-ending tasks beside DataFrame jobs: fair scheduling, no speculation, no console
-progress over a live display, Python workers from a warmed-up daemon. Never touches a session that exists already:
-nothing of the user's is overridden, and what the user passes in ``conf`` wins over what stands here.
+Decides the settings that suit never-ending tasks beside DataFrame jobs: fair scheduling, no
+speculation, no console progress over a live display, Python workers from a warmed-up daemon. Never
+touches a session that exists already: nothing of the user's is overridden, and what the user passes
+in ``conf`` wins over what stands here.
 """
 
 import logging
@@ -21,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 SPARE_SLOTS = 2
-"""Slots beside the hosts': one for DataFrame stages, one for a new host while Spark still counts a dead one."""
+"""One for DataFrame stages, one for a new host while Spark still counts a dead one's slot."""
 
 MINIMUM_SLOTS = 6
 DAEMON_MODULE = "penstock.engine.spark.daemon"
@@ -51,7 +52,7 @@ _ON_THIS_MACHINE = {
 
 
 def default_master(hosts: int | None) -> str:
-    """A local master with slots for ``hosts`` hosts and the spare ones, or for a core's worth of hosts each.
+    """A local master with slots for ``hosts`` hosts (one per core if not given) and the spare ones.
 
     >>> default_master(8)
     'local[10]'
@@ -63,8 +64,8 @@ def default_master(hosts: int | None) -> str:
 def is_on_this_machine(master: str) -> bool:
     """Whether every process of that master's cluster runs here, and loopback will do.
 
-    >>> [is_on_this_machine(m) for m in ("local[4]", "spark://127.0.0.1:7077", "spark://head:7077", "yarn")]
-    [True, True, False, False]
+    >>> [is_on_this_machine(master) for master in ("local[4]", "spark://127.0.0.1:7077", "yarn")]
+    [True, True, False]
     """
     return master.startswith(("local", "spark://127.", "spark://localhost:"))
 
@@ -91,18 +92,19 @@ def local_session(
 ) -> SparkSession:
     """A new SparkSession, made for flows.
 
-    ``hosts`` is the number of hosts that the local master shall have slots for; ``master`` names another master
-    instead; ``conf`` holds Spark settings that win over Penstock's.
+    ``hosts`` is the number of hosts that the local master shall have slots for; ``master`` names
+    another master instead; ``conf`` holds Spark settings that win over Penstock's.
 
-    Raises :class:`~penstock.errors.JavaNotFoundError` when there is no Java that Spark can run on, and
-    :class:`~penstock.errors.SessionError` when this process has a session already: start the flow on that one,
-    or stop it first.
+    Raises :class:`~penstock.errors.JavaNotFoundError` when there is no Java that Spark can run on,
+    and :class:`~penstock.errors.SessionError` when this process has a session already: start the
+    flow on that one, or stop it first.
     """
     active = SparkContext._active_spark_context
     if active is not None:
         raise SessionError(
-            f"this process has a Spark session already (application {active.appName!r} on {active.master}):"
-            " start the flow on that one, or stop it first",
+            "this process has a Spark session already (application"
+            f" {active.appName!r} on {active.master}): start the flow on that"
+            " one, or stop it first",
             master=active.master,
         )
     wanted = settings(app_name, hosts, master, conf)
