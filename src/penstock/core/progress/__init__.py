@@ -1,0 +1,1 @@
+"""Progress tracking: who could still send what, and what is therefore complete."""
