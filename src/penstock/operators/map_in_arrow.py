@@ -1,0 +1,108 @@
+"""mapInArrow: a user's function from an iterator of record batches to an iterator of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+
+from penstock.errors import FunctionError, SchemaError
+from penstock.expressions import describe_expression, parse_schema
+from penstock.operators.base import Kernel, StatelessOperator
+
+__all__ = ["MapInArrow"]
+
+BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+class MapInArrow(StatelessOperator):
+    """Calls ``func`` once per message; what it yields is sent on as one batch.
+
+    Columns are matched by name and, where no value changes, cast to the declared type.
+    """
+
+    kind = "map_in_arrow"
+
+    def __init__(self, func: BatchFunction, schema: pa.Schema | str) -> None:
+        if not callable(func):
+            raise SchemaError(
+                "mapInArrow: expected a function from an iterator of record batches to another, "
+                f"got {func!r}"
+            )
+        self.func = func
+        self.schema = parse_schema(schema, what="mapInArrow")
+
+    def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
+        return (self.schema,)
+
+    def kernel(self) -> Kernel:
+        func, schema, name = self.func, self.schema, self.describe()
+        empty = pa.RecordBatch.from_pylist([], schema=schema)
+
+        def mapped(batch: pa.RecordBatch) -> pa.RecordBatch:
+            made = func(iter((batch,)))
+            try:
+                results = iter(made)
+            except TypeError:
+                raise FunctionError(
+                    f"mapInArrow: {name} returned {_kind(made)}; it must yield record batches"
+                ) from None
+            parts = [_conformed(part, schema, name) for part in results]
+            if len(parts) == 1:
+                return parts[0]
+            return pa.concat_batches(parts) if parts else empty
+
+        return mapped
+
+    def describe(self) -> str:
+        return describe_expression(self.func)
+
+
+def _conformed(part: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
+    """The batch with exactly the declared columns, or an error that names the one at fault."""
+    if not isinstance(part, pa.RecordBatch):
+        raise FunctionError(
+            f"mapInArrow: {name} yielded {_kind(part)}; it must yield pyarrow.RecordBatch"
+        )
+    if part.schema.equals(schema):
+        _check_nulls(part, schema, name)
+        return part
+    if sorted(part.schema.names) != sorted(schema.names):
+        missing = [n for n in schema.names if n not in part.schema.names]
+        extra = [n for n in part.schema.names if n not in schema.names]
+        raise FunctionError(
+            f"mapInArrow: {name} yielded columns [{', '.join(part.schema.names)}] where "
+            f"[{', '.join(schema.names)}] are declared (missing: {missing}, not declared: {extra})"
+        )
+    result = pa.RecordBatch.from_arrays(
+        [_cast(part.column(field.name), field, name) for field in schema], schema=schema
+    )
+    _check_nulls(result, schema, name)
+    return result
+
+
+def _cast(column: pa.Array, field: pa.Field, name: str) -> pa.Array:
+    if column.type == field.type:
+        return column
+    try:
+        return column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise FunctionError(
+            f"mapInArrow: {name} yielded column {field.name!r} as {column.type}, which cannot be "
+            f"cast to the declared {field.type} without loss: {error}",
+            column=field.name,
+        ) from error
+
+
+def _check_nulls(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> None:
+    for column, field in zip(batch.columns, schema, strict=True):
+        if not field.nullable and column.null_count:
+            raise FunctionError(
+                f"mapInArrow: {name} yielded {column.null_count} nulls in column {field.name!r}, "
+                "which is declared NOT NULL",
+                column=field.name,
+            )
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__module__}.{type(value).__qualname__}"

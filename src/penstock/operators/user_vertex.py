@@ -1,0 +1,73 @@
+"""A stage of the user's own Vertex."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from penstock.errors import GraphError, SchemaError, UsageError
+from penstock.operators.base import Exchange, Forward, Hash, Operator
+from penstock.operators.columns import require_column, require_hashable
+from penstock.vertex import Vertex
+
+__all__ = ["UserVertex"]
+
+
+class UserVertex(Operator):
+    """One vertex of ``factory()`` per node; ``partitionBy`` names key columns per input."""
+
+    kind = "vertex"
+    stateful = True
+
+    def __init__(
+        self,
+        factory: Callable[[], Vertex],
+        outputs: tuple[pa.Schema, ...],
+        partitionBy: Sequence[Sequence[str] | None] | None = None,
+    ) -> None:
+        if not callable(factory):
+            raise GraphError(
+                f"vertex: expected a Vertex subclass or a function that makes one, got {factory!r}"
+            )
+        for schema in outputs:
+            if not isinstance(schema, pa.Schema):
+                raise SchemaError(f"vertex: an output is given as a pyarrow.Schema, got {schema!r}")
+        self.factory = factory
+        self.outputs = outputs
+        self.partition_by = None if partitionBy is None else [_keys(keys) for keys in partitionBy]
+
+    def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
+        for schema, keys in zip(inputs, self._partition_by(len(inputs)), strict=True):
+            for column in keys:
+                require_hashable(require_column(schema, column, "partitionBy"), "partitionBy")
+        return self.outputs
+
+    def exchanges(self, inputs: Sequence[pa.Schema]) -> tuple[Exchange, ...]:
+        return tuple(Hash(keys) if keys else Forward() for keys in self._partition_by(len(inputs)))
+
+    def vertex(self) -> Vertex:
+        made = self.factory()
+        if not isinstance(made, Vertex):
+            raise UsageError(f"vertex: {self.describe()} made {made!r}, which is not a Vertex")
+        return made
+
+    def describe(self) -> str:
+        return getattr(self.factory, "__qualname__", type(self.factory).__name__)
+
+    def _partition_by(self, inputs: int) -> list[tuple[str, ...]]:
+        keys: list[tuple[str, ...]] = (
+            [()] * inputs if self.partition_by is None else self.partition_by
+        )
+        if len(keys) != inputs:
+            raise GraphError(
+                f"vertex: partitionBy has {len(keys)} entries for {inputs} inputs; give one list "
+                "of columns (or None) per input"
+            )
+        return keys
+
+
+def _keys(keys: Sequence[str] | None) -> tuple[str, ...]:
+    if keys is None:
+        return ()
+    return (keys,) if isinstance(keys, str) else tuple(keys)

@@ -1,0 +1,98 @@
+"""withWatermark: follow the event time of a stream.
+
+The watermark after an epoch is the largest event time seen in it or before, less the delay.  It is
+a function of the epochs' contents, never of the order in which batches arrived within or across
+epochs, so that a replay decides the same rows to be late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import SchemaError
+from penstock.operators.base import Operator
+from penstock.operators.columns import require_column
+from penstock.vertex import Time, Vertex
+
+__all__ = ["WatermarkVertex", "WithWatermark"]
+
+_PER_UNIT = {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}
+
+
+class WithWatermark(Operator):
+    """Takes ``column`` as event time; rows may come up to ``delay_us`` late."""
+
+    kind = "watermark"
+
+    def __init__(self, column: str, delay_us: int) -> None:
+        self.column = column
+        self.delay_us = delay_us
+
+    def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
+        (schema,) = inputs
+        kind = require_column(schema, self.column, "withWatermark").type
+        if not (pa.types.is_timestamp(kind) or kind == pa.int64()):
+            raise SchemaError(
+                f"withWatermark: column {self.column!r} is of type {kind}; event time is a "
+                "timestamp, or int64 microseconds since 1970",
+                column=self.column,
+                type=kind,
+            )
+        return (schema,)
+
+    def vertex(self) -> WatermarkVertex:
+        return WatermarkVertex(self.column, self.delay_us)
+
+    def describe(self) -> str:
+        return f"{self.column}, {self.delay_us / 1_000_000:g} s"
+
+
+class WatermarkVertex(Vertex):
+    """Passes batches on and keeps the largest event time per epoch (O(open epochs) memory)."""
+
+    def __init__(self, column: str, delay_us: int) -> None:
+        self._column = column
+        self._delay_us = delay_us
+        self._seen_us: int | None = None
+        self._complete_us: int | None = None
+        self._open: dict[int, int] = {}
+
+    def onRecv(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
+        if batch.num_rows:
+            largest = _largest_us(batch.column(self._column))
+            if largest is not None:
+                epoch = time.epoch
+                self._open[epoch] = max(largest, self._open.get(epoch, largest))
+                self._seen_us = _later(self._seen_us, largest)
+            self.sendBy(0, batch, time)
+
+    def seen_us(self) -> int | None:
+        """The largest event time received so far, less the delay; None before the first row."""
+        return None if self._seen_us is None else self._seen_us - self._delay_us
+
+    def after(self, epoch: int) -> int | None:
+        """The watermark once ``epoch`` is complete; asked for in ascending order of epochs.
+
+        What lies at or before ``epoch`` is folded into one number and forgotten.
+        """
+        for done in [other for other in self._open if other <= epoch]:
+            self._complete_us = _later(self._complete_us, self._open.pop(done))
+        return None if self._complete_us is None else self._complete_us - self._delay_us
+
+
+def _later(one: int | None, other: int) -> int:
+    return other if one is None or other > one else one
+
+
+def _largest_us(column: pa.Array) -> int | None:
+    """The largest event time in microseconds (rounded down), or None if all are null."""
+    largest = pc.max(column)
+    if not largest.is_valid:
+        return None
+    if not pa.types.is_timestamp(column.type):
+        return int(largest.as_py())
+    up, down = _PER_UNIT[column.type.unit]
+    return int(largest.value) * up // down
