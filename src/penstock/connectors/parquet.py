@@ -1,0 +1,181 @@
+"""Parquet output: one directory per epoch, published by one atomic rename.
+
+Two stages.  The writer is sharded like its input and streams the rows of each open epoch into one
+file per shard; when the epoch is complete there it makes the file durable and sends one row about
+it.  The single committer publishes the epoch when all of those rows have arrived.  Readers see
+whole epochs only; publishing an epoch again changes nothing.  See :mod:`.staging` for the layout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.connectors.base import Sink
+from penstock.connectors.staging import Staging
+from penstock.errors import SchemaError
+from penstock.operators.base import Exchange, Operator, Single
+from penstock.vertex import Time, Vertex, VertexContext
+
+__all__ = ["MANIFEST", "ParquetCommit", "ParquetWrite"]
+
+MANIFEST = pa.schema({"file": pa.string(), "rows": pa.int64(), "bytes": pa.int64()})
+"""What the writers tell the committer about a staged file."""
+
+ROW_GROUP_BYTES = 16 << 20
+"""Rows of an epoch are kept back until they are this many bytes or the epoch ends."""
+COMPRESSION = "snappy"
+
+
+class ParquetWrite(Operator):
+    """Writes each shard's rows of each epoch into a staged file."""
+
+    kind = "parquet"
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        Staging(self.path)
+
+    def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
+        try:
+            with pq.ParquetWriter(pa.BufferOutputStream(), inputs[0]):
+                pass
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise SchemaError(f"parquet: these columns cannot be written: {error}") from error
+        return (MANIFEST,)
+
+    def vertex(self) -> Vertex:
+        return WriteVertex(Staging(self.path))
+
+    def describe(self) -> str:
+        return self.path
+
+
+class ParquetCommit(Sink):
+    """Publishes the staged files of an epoch, in one shard, when the epoch is complete."""
+
+    kind = "parquet_commit"
+    durable = True
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+
+    def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
+        if not inputs[0].equals(MANIFEST):
+            raise SchemaError("parquet_commit: its input must be a ParquetWrite stage")
+        return ()
+
+    def exchanges(self, inputs: Sequence[pa.Schema]) -> tuple[Exchange, ...]:
+        return (Single(),)
+
+    def check(self) -> None:
+        Staging(self.path).begin()
+
+    def committed(self) -> int | None:
+        return Staging(self.path).committed()
+
+    def vertex(self) -> Vertex:
+        return CommitVertex(Staging(self.path))
+
+    def describe(self) -> str:
+        return self.path
+
+
+class _OpenEpoch:
+    """One shard's rows of one epoch on their way into a file; memory stays flat."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.pending: list[pa.RecordBatch] = []
+        self.pending_bytes = 0
+        self.path: Path | None = None
+        self.writer: pq.ParquetWriter | None = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self.pending.append(batch)
+        self.pending_bytes += batch.nbytes
+        self.rows += batch.num_rows
+
+    def flush(self, path: Path) -> None:
+        """Write what is pending as one row group."""
+        table = pa.Table.from_batches(self.pending)
+        if self.writer is None:
+            self.path = path
+            self.writer = pq.ParquetWriter(path, table.schema, compression=COMPRESSION)
+        self.writer.write_table(table, row_group_size=max(1, table.num_rows))
+        self.pending, self.pending_bytes = [], 0
+
+
+class WriteVertex(Vertex):
+    """Streams rows into one file per open epoch."""
+
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+        self._open: dict[int, _OpenEpoch] = {}
+        self._name = ""
+
+    def open(self, context: VertexContext) -> None:
+        super().open(context)
+        self._name = f"part-{context.place.shard:05d}.parquet"
+        self._staging.join()
+
+    def onRecv(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
+        epoch = self._open.get(time.epoch)
+        if epoch is None:
+            epoch = self._open[time.epoch] = _OpenEpoch()
+            self.notifyAt(time)
+        epoch.add(batch)
+        if epoch.pending_bytes >= ROW_GROUP_BYTES:
+            epoch.flush(epoch.path or self._staging.new_file(self._name))
+
+    def onNotify(self, time: Time) -> None:
+        epoch = self._open.pop(time.epoch)
+        if epoch.pending:
+            epoch.flush(epoch.path or self._staging.new_file(self._name))
+        if epoch.writer is None or epoch.path is None:
+            return
+        epoch.writer.close()
+        size = self._staging.stage(epoch.path, time.epoch, self._name)
+        row = {"file": [self._name], "rows": [epoch.rows], "bytes": [size]}
+        self.sendBy(0, pa.record_batch(row, schema=MANIFEST), time)
+
+    def close(self) -> None:
+        for epoch in self._open.values():
+            if epoch.writer is not None and epoch.path is not None:
+                with contextlib.suppress(OSError):
+                    epoch.writer.close()
+                    epoch.path.unlink()
+        self._open.clear()
+
+
+class CommitVertex(Vertex):
+    """Publishes epochs in order, each when its files are all named."""
+
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+        self._files: dict[int, list[pa.RecordBatch]] = {}
+
+    def open(self, context: VertexContext) -> None:
+        super().open(context)
+        self._staging.join()
+
+    def onRecv(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
+        if time.epoch not in self._files:
+            self._files[time.epoch] = []
+            self.notifyAt(time)
+        self._files[time.epoch].append(batch)
+
+    def onNotify(self, time: Time) -> None:
+        staged = pa.Table.from_batches(self._files.pop(time.epoch))
+        if self._staging.publish(time.epoch, staged["file"].to_pylist()):
+            self.count("epochs_published", 1)
+            self.count("rows_published", sum(staged["rows"].to_pylist()))
+            self.count("bytes_published", sum(staged["bytes"].to_pylist()))
+
+    def close(self) -> None:
+        self._staging.finish()

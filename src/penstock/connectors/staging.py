@@ -1,0 +1,166 @@
+"""Publishing an epoch's files by one atomic rename: staged, made durable, then made visible.
+
+    <path>/epoch=N/part-SSSSS.parquet          published: whole epochs only
+    <path>/_staging/<run>/epoch=N/part-...     being made; names with _ are hidden from readers
+    <path>/_staging/<run>/writing/...          open files, under names that nobody shares
+    <path>/_penstock/run.json                  which run may write now
+    <path>/_penstock/committed.json            the last epoch published
+
+Each run stages in a directory of its own, so a frozen process of an earlier run that wakes up
+writes into the void.  Within a run a part that is made twice (its node was restarted) is made of
+the same rows, and the second takes the first one's place.
+
+Epochs are published in order; so the greatest published number is how far it got.  The marker adds
+what a listing cannot know when somebody has moved old epochs away.  It is written after the rename
+is durable: it may claim too little, which publishing again mends, never too much.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+
+from penstock.errors import SinkError
+
+__all__ = ["Staging", "local_path"]
+
+_EPOCH = re.compile(r"epoch=([0-9]+)\Z")
+_NO_RUN = "run"
+
+
+class Staging:
+    """The directory of a sink that publishes epochs; all methods are idempotent."""
+
+    def __init__(self, path: str) -> None:
+        self.path = local_path(path)
+        self.run = _NO_RUN
+        self._known: set[int] = set()
+
+    # -- on the driver, at start -----------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Make the layout, drop what earlier runs left half done, and open a new run."""
+        try:
+            (self.path / "_penstock").mkdir(parents=True, exist_ok=True)
+            probe = self.path / "_penstock" / f"probe-{uuid.uuid4().hex}"
+            probe.touch()
+            probe.unlink()
+            shutil.rmtree(self.path / "_staging", ignore_errors=True)
+            self.run = uuid.uuid4().hex
+            _write_whole(self.path / "_penstock" / "run.json", json.dumps({"run": self.run}))
+        except OSError as error:
+            raise SinkError(
+                f"parquet: cannot write to {self.path}: {error.strerror or error}; give a path "
+                "that this user may write to",
+                path=str(self.path),
+            ) from error
+
+    def committed(self) -> int | None:
+        """The last epoch that was published, None before the first."""
+        try:
+            published = [
+                int(found[1]) for name in os.listdir(self.path) if (found := _EPOCH.match(name))
+            ]
+        except FileNotFoundError:
+            return None
+        try:
+            marked = json.loads((self.path / "_penstock" / "committed.json").read_text())
+            published.append(int(marked["epoch"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # torn by a power cut, or not there yet: the listing knows enough
+        return max(published, default=None)
+
+    # -- in the hosts ----------------------------------------------------------------------------
+
+    def join(self) -> None:
+        """Take part in the run that was begun last."""
+        try:
+            self.run = json.loads((self.path / "_penstock" / "run.json").read_text())["run"]
+        except (OSError, ValueError, KeyError):
+            self.run = _NO_RUN
+        (self._staged / "writing").mkdir(parents=True, exist_ok=True)
+
+    def new_file(self, name: str) -> Path:
+        """A file to write, under a name that nobody else uses."""
+        return self._staged / "writing" / f"{uuid.uuid4().hex}-{name}"
+
+    def stage(self, written: Path, epoch: int, name: str) -> int:
+        """Make a written file durable and give it its place in the epoch; returns its size."""
+        descriptor = os.open(written, os.O_RDONLY)
+        try:
+            os.fdatasync(descriptor)
+            size = os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
+        place = self._staged / f"epoch={epoch}"
+        try:
+            os.rename(written, place / name)
+        except FileNotFoundError:
+            place.mkdir(exist_ok=True)
+            os.rename(written, place / name)
+        return size
+
+    # -- in the one node that publishes ----------------------------------------------------------
+
+    def publish(self, epoch: int, names: Iterable[str]) -> bool:
+        """Make an epoch visible; False if it already was."""
+        staged, public = self._staged / f"epoch={epoch}", self.path / f"epoch={epoch}"
+        if public.exists():
+            shutil.rmtree(staged, ignore_errors=True)
+            return False
+        missing = sorted(set(names) - set(os.listdir(staged)))
+        if missing:
+            raise SinkError(
+                f"parquet: {staged / missing[0]} is gone; does another flow write to {self.path}?",
+                path=str(self.path),
+            )
+        _sync_directory(staged)
+        os.rename(staged, public)
+        _sync_directory(self.path)
+        self.mark(epoch)
+        return True
+
+    def mark(self, epoch: int) -> None:
+        """Remember that everything up to ``epoch`` was published."""
+        _write_whole(self.path / "_penstock" / "committed.json", json.dumps({"epoch": epoch}))
+
+    def finish(self) -> None:
+        """Drop what this run staged and will not publish."""
+        shutil.rmtree(self._staged, ignore_errors=True)
+
+    @property
+    def _staged(self) -> Path:
+        return self.path / "_staging" / self.run
+
+
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """A path of this machine; other file systems are refused by name."""
+    text = os.fspath(path)
+    if text.startswith("file:"):
+        text = "/" + text.removeprefix("file:").lstrip("/")
+    elif re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text):
+        raise SinkError(
+            f"parquet: {text}: only paths of the local (or a mounted) file system can be written",
+            path=text,
+        )
+    return Path(text).absolute()
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Replace a small file at once; not forced to disk, a torn one reads as absent."""
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
