@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from penstock.engine.spark.query import FlowQuery
 
-__all__ = ["Flow", "GroupedStream", "Stream"]
+__all__ = ["Flow", "GroupedStream", "MemoryStream", "Stream"]
 
 Expression = "str | pc.Expression | Callable[[pa.RecordBatch], pa.Array]"
 BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -135,11 +135,11 @@ class Flow:
         read = files.Files(path, format=format, schema=schema, shards=shards, **options)
         return self.source(read, name or "files")
 
-    def memory(self, schema: pa.Schema, name: str | None = None) -> memory.MemoryStream:
+    def memory(self, schema: pa.Schema, name: str | None = None) -> MemoryStream:
         """A stream that the driver pushes rows into: ``stream.push(rows)``, ``stream.close()``."""
         source = memory.MemorySource(schema)
         stage = self._stage(SourceOperator(source), (), name=name or "memory")
-        return memory.MemoryStream(self, stage._stage, source)
+        return MemoryStream(self, stage._stage, source)
 
     # -- several streams -------------------------------------------------------------------------
 
@@ -418,6 +418,25 @@ class Stream:
             f"{what}: which column is the event time? Say it with time=..., or call "
             f"withWatermark(column, delay) first; columns here: [{', '.join(self.columns)}]"
         )
+
+
+class MemoryStream(Stream):
+    """A stream that the driver pushes rows into."""
+
+    def __init__(self, flow: Flow, stage: Stage, source: memory.MemorySource) -> None:
+        super().__init__(flow, stage, 0)
+        self._source = source
+
+    def push(self, rows: memory.Rows, timeout: float | None = None) -> None:
+        """Add rows: a batch, a table, a list of dicts or a dict of lists.
+
+        Waits while the flow is behind; raises TimeoutError after ``timeout`` seconds.
+        """
+        self._source.push(rows, timeout)
+
+    def close(self) -> None:
+        """Say that no more rows will be pushed: the flow ends when it has used up what there is."""
+        self._source.close()
 
 
 class GroupedStream:
