@@ -80,7 +80,7 @@ ensure_java() {
       default-jre-headless || true
     find_java "$1" >/dev/null && return
   fi
-  die "Spark needs Java 17 or newer: install a JRE (Debian: openjdk-17-jre-headless) or set JAVA_HOME"
+  die "$("$1" -I src/penstock/engine/spark/java.py 2>&1 >/dev/null)"
 }
 
 if [[ -x $VENV/bin/python ]] && new_enough "$VENV/bin/python"; then

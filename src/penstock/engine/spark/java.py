@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,8 @@ MINIMUM_VERSION = 17
 REQUIRED_MODULE = "jdk.incubator.vector"
 """Spark starts the JVM with ``--add-modules`` of this; a jlinked runtime may lack it."""
 
-PROBE_TIMEOUT_S = 0.8
+PROBE_TIMEOUT_S = 5.0
+"""For a Java without a ``release`` file, which has to be started; on a busy machine that is slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +110,14 @@ def _homes(environ: Mapping[str, str]) -> Iterator[Path]:
         yield from (java.home for java in sorted(found, key=lambda java: (java.version, java.home)))
 
 
-def refusal(environ: Mapping[str, str]) -> str:
+def refusal(environ: Mapping[str, str], found: Sequence[Java]) -> str:
     """One line that says what was found and what to install."""
-    found = ", ".join(str(java) for java in installations(environ)) or "none"
-    if environ.get("JAVA_HOME") and inspect(Path(environ["JAVA_HOME"])) is None:
-        found += f"; JAVA_HOME={environ['JAVA_HOME']} holds no working bin/java"
+    javas = ", ".join(str(java) for java in found) or "none"
+    stated = environ.get("JAVA_HOME")
+    if stated and Path(stated) not in [java.home for java in found]:
+        javas += f"; JAVA_HOME={stated} holds no working bin/java"
     return (
-        f"Spark needs Java {MINIMUM_VERSION} or newer (found: {found}). Install a JRE"
+        f"Spark needs Java {MINIMUM_VERSION} or newer (found: {javas}). Install a JRE"
         f" (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME to one."
     )
 
@@ -123,26 +125,28 @@ def refusal(environ: Mapping[str, str]) -> str:
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
     """The Java that Spark should use.
 
-    Raises :class:`penstock.errors.JavaNotFoundError`, within a second, when there is none that
+    Raises :class:`penstock.errors.JavaNotFoundError`, within milliseconds, when there is none that
     Spark can run on.
     """
     where = os.environ if environ is None else environ
+    found = []
     for java in installations(where):
         if java.usable:
             return java
-    from penstock.errors import (
-        JavaNotFoundError,
-    )  # late: the set-up runs this file before the install
+        found.append(java)
+    from penstock.errors import JavaNotFoundError  # late: the set-up runs before the install
 
-    raise JavaNotFoundError(refusal(where))
+    raise JavaNotFoundError(refusal(where, found))
 
 
 def _main() -> int:
+    found = []
     for java in installations(os.environ):
         if java.usable:
             print(java.home)
             return 0
-    print(refusal(os.environ), file=sys.stderr)
+        found.append(java)
+    print(refusal(os.environ, found), file=sys.stderr)
     return 1
 
 
