@@ -10,6 +10,7 @@
     │   │   └── SessionError        a SparkSession that cannot carry hosts
     │   ├── SourceError             input that cannot be read
     │   ├── SinkError               output that cannot be written
+    │   ├── DataError               a value that an expression has no result for
     │   └── FunctionError           a function of the user's raised
     ├── PeerError                   a peer broke the protocol, or has no business here
     ├── TransientError              worth another try
@@ -117,6 +118,12 @@ class SinkError(UsageError):
     """Output that cannot be written."""
 
     condition = "SINK"
+
+
+class DataError(UsageError):
+    """A value that an expression has no result for: overflow, division by zero, a bad cast."""
+
+    condition = "DATA"
 
 
 class FunctionError(UsageError):
