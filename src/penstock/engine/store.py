@@ -1,0 +1,201 @@
+"""The flow's store: what must outlive the driver, as files under ``checkpointLocation``.
+
+    metadata.json                     the flow's id, name, version, and the stages that matter
+    lock                              held by the one driver that runs the flow
+    sources/<stage>/shard-00000.log   the end of each epoch: position, journal, watermark
+    commits/<stage>.log               how far each sink has got
+
+The logs are described in :mod:`penstock.engine.store_log`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import socket
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.engine.store_log import BoundaryLog, CommitLog, Resume, write_durably
+from penstock.errors import SettingsError
+
+__all__ = ["BoundaryLog", "CommitLog", "FlowStore", "Resume", "StageRecord"]
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class StageRecord:
+    """What must not change about a stage while its flow's store is kept."""
+
+    kind: str
+    shards: int = 1
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Names and types, where stored data depends on them."""
+
+
+class FlowStore:
+    """The store of one flow: made, locked and checked on the driver."""
+
+    def __init__(self, checkpointLocation: str | os.PathLike[str]) -> None:
+        self.path = _local(checkpointLocation)
+        self.id = ""
+        self.fresh = True
+        """Whether the flow has never run with this store."""
+        self._lock: int | None = None
+        self._commits: dict[str, CommitLog] = {}
+        try:
+            for part in ("sources", "commits"):
+                (self.path / part).mkdir(parents=True, exist_ok=True)
+            probe = self.path / f"probe-{uuid.uuid4().hex}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise SettingsError(
+                f"checkpointLocation {self.path} cannot be written to: {error.strerror or error}; "
+                "give a directory that this user may write to",
+                path=str(self.path),
+            ) from error
+        self._acquire()
+
+    def begin(self, name: str, version: str, stages: Mapping[str, StageRecord]) -> str:
+        """Check that this is the flow the store belongs to; returns the flow's id.
+
+        ``stages`` are those whose records, outputs or state are kept: sources, sinks, stateful
+        stages.  A change among them is refused, and the error says what changed.
+        """
+        wanted = {
+            stage: {
+                "kind": record.kind,
+                "shards": record.shards,
+                "columns": {key: str(kind) for key, kind in record.columns.items()},
+            }
+            for stage, record in stages.items()
+        }
+        kept = self._metadata()
+        if kept is None:
+            self.id, self.fresh = str(uuid.uuid4()), True
+        else:
+            changes = _changes(kept, name, wanted)
+            if changes:
+                raise SettingsError(
+                    f"checkpointLocation {self.path} belongs to another flow, or this one has "
+                    f"changed: {'; '.join(changes)}. Undo the change, or give a new "
+                    "checkpointLocation",
+                    path=str(self.path),
+                )
+            self.id, self.fresh = kept["id"], False
+        if kept is None or kept.get("version") != version:
+            metadata = {
+                "format": _FORMAT,
+                "id": self.id,
+                "name": name,
+                "version": version,
+                "stages": wanted,
+            }
+            write_durably(self.path / "metadata.json", json.dumps(metadata, indent=1).encode())
+        return self.id
+
+    def boundaries(self, source_name: str, shard: int) -> BoundaryLog:
+        """The log of one shard of a source; hosts open the same by path."""
+        return BoundaryLog(self.path, source_name, shard)
+
+    def commits(self, stage: str) -> CommitLog:
+        """The log of a sink's progress."""
+        if stage not in self._commits:
+            self._commits[stage] = CommitLog(self.path / "commits" / f"{stage}.log")
+        return self._commits[stage]
+
+    def close(self) -> None:
+        """Close the files and let another driver have the store."""
+        for log in self._commits.values():
+            log.close()
+        self._commits.clear()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _acquire(self) -> None:
+        # flock goes with the process, however it ends; descriptors are not inherited across exec.
+        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(descriptor, 1000).decode(errors="replace").strip() or "a process"
+            os.close(descriptor)
+            raise SettingsError(
+                f"checkpointLocation {self.path} is in use by {holder}; stop that run first, or "
+                "give this one another checkpointLocation",
+                path=str(self.path),
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        self._lock = descriptor
+
+    def _metadata(self) -> dict[str, Any] | None:
+        path = self.path / "metadata.json"
+        try:
+            metadata = json.loads(path.read_text())
+            if metadata["format"] != _FORMAT:
+                raise SettingsError(
+                    f"{path} has format {metadata['format']}, this version of Penstock reads "
+                    f"{_FORMAT}; use the version that wrote it, or a new checkpointLocation"
+                )
+            if not (isinstance(metadata["id"], str) and isinstance(metadata["stages"], dict)):
+                raise ValueError("the id or the stages are missing")
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise SettingsError(
+                f"{path} is damaged ({error}); restore it, or give a new checkpointLocation",
+                path=str(path),
+            ) from error
+        return metadata
+
+
+def _changes(kept: Mapping[str, Any], name: str, wanted: Mapping[str, Any]) -> list[str]:
+    """What is different, in words."""
+    changes = []
+    if kept["name"] != name:
+        changes.append(f"the flow was named {kept['name']!r}, now {name!r}")
+    stages = kept["stages"]
+    changes += [f"stage {stage!r} is gone" for stage in stages if stage not in wanted]
+    for stage, now in wanted.items():
+        before = stages.get(stage)
+        if before is None:
+            changes.append(f"stage {stage!r} is new")
+            continue
+        for what in ("kind", "shards"):
+            if before[what] != now[what]:
+                changes.append(f"stage {stage!r} had {what} {before[what]}, now {now[what]}")
+        changes += _column_changes(stage, before.get("columns", {}), now["columns"])
+    return changes
+
+
+def _column_changes(stage: str, before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    changes = [
+        f"stage {stage!r}: column {column!r} is gone" for column in before if column not in now
+    ]
+    for column, kind in now.items():
+        if column not in before:
+            changes.append(f"stage {stage!r}: column {column!r} is new")
+        elif before[column] != kind:
+            changes.append(f"stage {stage!r}: column {column!r} was {before[column]}, now {kind}")
+    return changes
+
+
+def _local(path: str | os.PathLike[str]) -> Path:
+    text = os.fspath(path)
+    if text.startswith("file:"):
+        text = "/" + text.removeprefix("file:").lstrip("/")
+    elif re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text):
+        raise SettingsError(
+            f"checkpointLocation {text}: only paths of the local (or a mounted) file system work",
+            path=text,
+        )
+    return Path(text).absolute()

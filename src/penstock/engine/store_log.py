@@ -1,0 +1,234 @@
+"""Durable logs: append-only files of JSON records, each with a checksum.
+
+A record is one line, ``crc32 json``, and is durable when ``append`` returns.  A crash can tear only
+the record that was being appended: it was never relied on, so it is dropped and the next append
+writes over it.  Anything else that does not check is damage, and is refused rather than guessed at.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import SettingsError
+
+__all__ = ["BoundaryLog", "CommitLog", "Resume", "StoreLog", "sync_directory", "write_durably"]
+
+Record = dict[str, Any]
+
+_COMMITS_BYTES_MAX = 1 << 20
+
+
+class StoreLog:
+    """An append-only file of JSON records, each with a checksum.
+
+    >>> import tempfile
+    >>> log = StoreLog(Path(tempfile.mkdtemp()) / "example.log")
+    >>> log.append({"epoch": 3})
+    >>> log.read()
+    [{'epoch': 3}]
+    >>> log.close()
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+        self.size_bytes = 0
+
+    def read(self) -> list[Record]:
+        """Every whole record, oldest first; a torn last one is left out."""
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        return _parse(data, self.path)[0]
+
+    def append(self, record: Record) -> None:
+        """Add a record; returns when it is durable."""
+        descriptor = self._open() if self._descriptor is None else self._descriptor
+        line = _line(record)
+        try:
+            written = os.write(descriptor, line)
+            while written < len(line):
+                written += os.write(descriptor, line[written:])
+            os.fdatasync(descriptor)
+        except OSError:
+            self.close()  # the next append opens again, and cuts off what was half written
+            raise
+        self.size_bytes += len(line)
+
+    def replace(self, records: Sequence[Record]) -> None:
+        """Put other records in the place of all there are, at once and durably."""
+        self.close()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(self.path, b"".join(map(_line, records)))
+
+    def close(self) -> None:
+        """Close the file; a later append opens it again."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _open(self) -> int:
+        """Open for appending, after the last whole record."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        existed = self.path.exists()
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            whole = _parse(self.path.read_bytes(), self.path)[1] if existed else 0
+            os.ftruncate(descriptor, whole)
+            if not existed:
+                sync_directory(self.path.parent)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+        self.size_bytes = whole
+        return descriptor
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Where one shard of a source goes on, and what it must read again first."""
+
+    position: Any = None
+    """The end of the last epoch that need not be repeated; None: the beginning."""
+    journal: tuple[Any, ...] = ()
+    """Every journal entry ever recorded, oldest first."""
+    replay: tuple[Record, ...] = ()
+    """The records of the epochs to repeat, in order."""
+    watermark_us: int | None = None
+    """The watermark at ``position``, if one was recorded."""
+
+
+class BoundaryLog(StoreLog):
+    """The epochs' ends of one shard of a source.
+
+    A record has ``epoch`` and ``position``, and where it applies ``journal`` and ``watermark_us``.
+    The first record of a compacted log stands for all that it replaced, with their ``journals``.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], source_name: str, shard: int) -> None:
+        super().__init__(Path(directory) / "sources" / source_name / f"shard-{shard:05d}.log")
+
+    def resume(self, after_epoch: int | None) -> Resume:
+        """Where to go on when every epoch up to ``after_epoch`` is published (None: none is)."""
+        done, replay, journal = self._split(after_epoch)
+        return Resume(
+            position=done["position"] if done else None,
+            journal=tuple(journal),
+            replay=tuple(replay),
+            watermark_us=done.get("watermark_us") if done else None,
+        )
+
+    def compact(self, after_epoch: int | None) -> None:
+        """Put one record in the place of those up to ``after_epoch``; no journal entry is lost."""
+        records = self.read()
+        past = [record for record in records if _is_done(record, after_epoch)]
+        if len(past) < 2:
+            return
+        last = past[-1]
+        base = {"epoch": last["epoch"], "position": last["position"], "journals": _journal(past)}
+        if last.get("watermark_us") is not None:
+            base["watermark_us"] = last["watermark_us"]
+        self.replace([base, *records[len(past) :]])
+
+    def _split(self, after_epoch: int | None) -> tuple[Record | None, list[Record], list[Any]]:
+        records = self.read()
+        done = [record for record in records if _is_done(record, after_epoch)]
+        return done[-1] if done else None, records[len(done) :], _journal(records)
+
+
+class CommitLog(StoreLog):
+    """The last completed epoch of a sink; grows a little and is cut back."""
+
+    def last(self) -> int | None:
+        """The last epoch recorded, None before the first."""
+        records = self.read()
+        return records[-1]["epoch"] if records else None
+
+    def commit(self, epoch: int) -> None:
+        """Record that every epoch up to this one is complete at the sink."""
+        if self.size_bytes > _COMMITS_BYTES_MAX:
+            self.replace([{"epoch": epoch}])
+        else:
+            self.append({"epoch": epoch})
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace a file at once: after a crash it holds either the old or the new content."""
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _line(record: Record) -> bytes:
+    text = json.dumps(record, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def _parse(data: bytes, path: Path) -> tuple[list[Record], int]:
+    """The whole records and where the last one ends."""
+    records: list[Record] = []
+    start = 0
+    while start < len(data):
+        end = data.find(b"\n", start)
+        record = _record(data[start:end]) if end >= 0 else None
+        if record is None:
+            # One append is one line without a NUL.  What a crash left of the last one lacks its
+            # end, or has holes; a whole line that does not check is damage.
+            torn = end < 0 or (end == len(data) - 1 and b"\0" in data[start:end])
+            if torn:
+                break
+            raise SettingsError(
+                f"{path} is damaged at byte {start}: a record does not match its checksum. "
+                "Restore the file from a copy, or start with a new checkpointLocation",
+                path=str(path),
+                offset=start,
+            )
+        records.append(record)
+        start = end + 1
+    return records, start
+
+
+def _record(line: bytes) -> Record | None:
+    checksum, _, text = line.partition(b" ")
+    try:
+        if len(checksum) != 8 or int(checksum, 16) != zlib.crc32(text):
+            return None
+        record = json.loads(text)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _is_done(record: Record, after_epoch: int | None) -> bool:
+    return after_epoch is not None and record["epoch"] <= after_epoch
+
+
+def _journal(records: Sequence[Record]) -> list[Any]:
+    entries: list[Any] = []
+    for record in records:
+        entries += record.get("journals", ())
+        if record.get("journal") is not None:
+            entries.append(record["journal"])
+    return entries
