@@ -10,26 +10,31 @@ cd "$(dirname "$0")/.."
 VENV=${VENV:-.venv}
 DEBIAN_MARK=${DEBIAN_MARK:-/etc/debian_version}
 export JVM_ROOT=${JVM_ROOT:-/usr/lib/jvm}
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore DEBIAN_FRONTEND=noninteractive
 
 say() { echo "setup: $*" >&2; }
 die() { say "$*"; exit 1; }
 
 is_debian_root() { [[ -e $DEBIAN_MARK && $(id -u) == 0 ]] && command -v apt-get >/dev/null; }
 
+quietly() { # runs a command; shows what it said only if it failed
+  local said
+  said=$("$@" 2>&1) || { echo "$said" >&2; return 1; }
+}
+
 apt_updated=
 apt_install_first() { # installs the first of the given packages that this Debian offers
   local package
   if [[ -z $apt_updated ]]; then
     say "apt-get update"
-    apt-get update -qq >&2 || say "apt-get update failed; trying with the lists at hand"
+    quietly apt-get update -qq || say "apt-get update failed; trying with the lists at hand"
     apt_updated=yes
   fi
   for package in "$@"; do
     apt-cache show "$package" >/dev/null 2>&1 || continue
     say "apt-get install $package"
-    mkdir -p /usr/share/man/man1 # slim images lack it, and the JRE's alternatives want it
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package" \
-      >/dev/null && return 0
+    mkdir -p /usr/share/man/man1 2>/dev/null || true # slim images lack it, and the JRE's alternatives want it
+    quietly apt-get install -y -qq --no-install-recommends "$package" && return 0
   done
   return 1
 }
@@ -57,7 +62,7 @@ make_venv() {
   say "this Python has no ensurepip; using virtualenv"
   rm -rf "$VENV"
   aside=$(mktemp -d)
-  if "$python" -m pip install --quiet --disable-pip-version-check --target "$aside" virtualenv >&2 &&
+  if "$python" -m pip install --quiet --target "$aside" virtualenv >&2 &&
     PYTHONPATH=$aside "$python" -m virtualenv --quiet "$VENV"; then
     rm -rf "$aside"
     return
@@ -96,6 +101,6 @@ if ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
   make_venv "$python"
 fi
 say "installing penstock[${PENSTOCK_EXTRAS:-dev}] into $VENV (Spark is large: this can take minutes)"
-"$VENV/bin/python" -m pip install --quiet --disable-pip-version-check \
+"$VENV/bin/python" -m pip install --quiet \
   --constraint constraints.txt --editable ".[${PENSTOCK_EXTRAS:-dev}]" >&2
 say "ready"

@@ -23,7 +23,7 @@ REQUIRED_MODULE = "jdk.incubator.vector"
 """Spark starts the JVM with ``--add-modules`` of this; a jlinked runtime may lack it."""
 
 PROBE_TIMEOUT_S = 5.0
-"""For a Java without a ``release`` file, which has to be started; on a busy machine that is slow."""
+"""For a Java without a ``release`` file, which must be started; slow on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
