@@ -12,7 +12,14 @@ from dataclasses import dataclass
 
 from penstock.core.plan.topology import Operator, Topology
 
-__all__ = ["CHAIN_STORAGE_COST", "TREE_STORAGE_COST", "Draw", "random_chain", "random_dag", "random_tree"]
+__all__ = [
+    "CHAIN_STORAGE_COST",
+    "TREE_STORAGE_COST",
+    "Draw",
+    "random_chain",
+    "random_dag",
+    "random_tree",
+]
 
 CHAIN_STORAGE_COST = 5e-5
 TREE_STORAGE_COST = 5e-7
@@ -28,7 +35,9 @@ class Draw:
     tuple_size: float = 1.0
     parallelism: tuple[int, int] = (2, 6)
 
-    def operator(self, rng: random.Random, base: float, k: int, inputs: tuple[str, ...]) -> Operator:
+    def operator(
+        self, rng: random.Random, base: float, k: int, inputs: tuple[str, ...]
+    ) -> Operator:
         """One operator; ``base`` is the topology's failure rate per four instances."""
         return Operator(
             name=f"op{k + 1}",
@@ -59,9 +68,7 @@ def random_chain(
     """A chain of n operators."""
     draw = draw or Draw()
     base = _base(rng)
-    operators = tuple(
-        draw.operator(rng, base, k, (f"op{k}",) if k else ()) for k in range(n)
-    )
+    operators = tuple(draw.operator(rng, base, k, (f"op{k}",) if k else ()) for k in range(n))
     return Topology(operators, input_rate, storage_cost)
 
 

@@ -141,4 +141,3 @@ def _undominated(
         if not any(k[2] <= label[2] and k[3] <= label[3] for k in kept):
             kept.append(label)
     return kept
-

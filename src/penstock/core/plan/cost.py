@@ -31,6 +31,7 @@ __all__ = [
     "best_recovery_time",
     "needed_by",
     "overhead",
+    "per_failure",
     "recovery_time",
     "recovery_times",
     "segment_members",
@@ -115,7 +116,7 @@ def segments(topology: Topology, anchors: frozenset[int]) -> list[Segment]:
 
     The sources must be among the anchors.
     """
-    replay_of, fixed_of = _per_failure(topology, anchors)
+    replay_of, fixed_of = per_failure(topology, anchors)
     failure_rate, state_cost = topology.failure_rate, topology.state_cost
     found = []
     for members in segment_members(topology, anchors):
@@ -133,7 +134,7 @@ def segments(topology: Topology, anchors: frozenset[int]) -> list[Segment]:
     return found
 
 
-def _per_failure(topology: Topology, anchors: frozenset[int]) -> tuple[list[float], list[float]]:
+def per_failure(topology: Topology, anchors: frozenset[int]) -> tuple[list[float], list[float]]:
     """Per operator: what its failure replays for η = 1, and what it restores."""
     n = len(topology)
     log, cpu, state = topology.log_cost, topology.replay_cost, topology.state_cost
@@ -208,7 +209,7 @@ def recovery_times(topology: Topology, configuration: Configuration) -> list[flo
     Everything since the failed operator's own last checkpoint is replayed, which also covers
     operators above it that checkpoint more often (section 3.3).
     """
-    replay_of, fixed_of = _per_failure(topology, configuration.anchors)
+    replay_of, fixed_of = per_failure(topology, configuration.anchors)
     return [
         fixed + divide(replay, eta)
         for fixed, replay, eta in zip(fixed_of, replay_of, configuration.frequency, strict=True)

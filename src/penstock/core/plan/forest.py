@@ -281,7 +281,10 @@ class Forest:
         rooted.state = rooted.state[rows]
         live = np.flatnonzero(whole[0, : rooted.q.size] <= limit)
         if self.synchronised and live.size:
-            low, high = rooted.q[max(0, live[0] - 1)], rooted.q[min(rooted.q.size, live[-1] + 2) - 1]
+            low, high = (
+                rooted.q[max(0, live[0] - 1)],
+                rooted.q[min(rooted.q.size, live[-1] + 2) - 1],
+            )
             natural = _range(rooted.replay, rooted.state)
             self._grid(rooted, (max(low, natural[0]), min(high, natural[1])))
         else:

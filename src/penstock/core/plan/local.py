@@ -12,7 +12,7 @@ from collections.abc import Callable
 from penstock.core.plan.cost import best_recovery_time, bits, segments
 from penstock.core.plan.topology import Topology
 
-__all__ = ["Valuer", "improve", "valuer"]
+__all__ = ["Valuer", "improve", "improve_pairs", "valuer"]
 
 Valuer = Callable[[int], float]
 
@@ -76,4 +76,20 @@ def improve(
                 mask, current = mask ^ 1 << i, attempt
         if current == before:
             break
+    return mask, current
+
+
+def improve_pairs(
+    value: Valuer, mask: int, current: float, free: list[int], attempts: int = 1500
+) -> tuple[int, float]:
+    """Toggle two operators of ``free`` at a time, up to a number of attempts."""
+    left = attempts
+    for a, i in enumerate(free):
+        for j in free[a + 1 :]:
+            if left == 0:
+                return mask, current
+            left -= 1
+            attempt = value(mask ^ 1 << i ^ 1 << j)
+            if attempt < current * (1.0 - 1e-14):
+                mask, current = mask ^ 1 << i ^ 1 << j, attempt
     return mask, current

@@ -107,9 +107,7 @@ class Topology:
             "order": tuple(order),
             "rate": tuple(rate),
             "failure_rate": tuple(o.failure_rate for o in ops),
-            "log_cost": tuple(
-                price * r * o.tuple_size for o, r in zip(ops, rate, strict=True)
-            ),
+            "log_cost": tuple(price * r * o.tuple_size for o, r in zip(ops, rate, strict=True)),
             "state_cost": tuple(price * o.state_size for o in ops),
             "replay_cost": tuple(o.cost * r for o, r in zip(ops, rate, strict=True)),
         }
@@ -258,7 +256,5 @@ def _topological(
             seen.append(at)
             at = next(p for p in parents[at] if p in left)
         ring = [operators[i].name for i in reversed(seen[seen.index(at) :])]
-        raise GraphError(
-            "the operators form a cycle: " + " -> ".join([*ring, ring[0]]), cycle=ring
-        )
+        raise GraphError("the operators form a cycle: " + " -> ".join([*ring, ring[0]]), cycle=ring)
     return order

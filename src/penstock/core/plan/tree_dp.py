@@ -186,9 +186,7 @@ def _least_per_step(picks: list[_Pick]) -> list[_Pick]:
     return kept
 
 
-def _best(
-    topology: Topology, closed: dict[int, list[_Pick]], steps: int
-) -> Configuration | None:
+def _best(topology: Topology, closed: dict[int, list[_Pick]], steps: int) -> Configuration | None:
     """Combine the roots, pick the least time within all steps, and read the plan back."""
     whole: list[tuple[int, float, list[_Pick]]] = [(0, 0.0, [])]
     for root in topology.sources:
