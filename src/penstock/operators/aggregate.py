@@ -1,0 +1,144 @@
+"""Running aggregates per key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from penstock.functions import Aggregate
+from penstock.operators.aggregates import Aggregation
+from penstock.operators.base import Exchange, Hash, Kernel, Operator, Single, StatelessOperator
+from penstock.operators.columns import check_names
+from penstock.operators.grouping import array_of, group_codes, sort_by
+from penstock.operators.stateful import StatefulVertex, batch_of, tables
+from penstock.vertex import Time, Vertex
+
+__all__ = ["RunningAggregate", "RunningCombine", "RunningMerge"]
+
+
+class _Running:
+    def __init__(self, keys: Sequence[str], aggregates: Sequence[Aggregate]) -> None:
+        self.keys = list(keys)
+        self.aggregates = list(aggregates)
+
+    @property
+    def aggregation(self) -> Aggregation:
+        return Aggregation(self.keys, self.aggregates)
+
+    def partial_schema(self, schema: pa.Schema) -> pa.Schema:
+        where = "groupBy"
+        check_names([*self.keys, *(one.name for one in self.aggregates)], where)
+        keys = self.aggregation.key_fields(schema, where)
+        return pa.schema([*keys, *self.aggregation.partial_fields(schema, where)])
+
+    def result_schema(self, partials: pa.Schema) -> pa.Schema:
+        keys = [partials.field(key) for key in self.keys]
+        return pa.schema([*keys, *self.aggregation.result_fields(partials)])
+
+    def describe(self) -> str:
+        by = f"by {', '.join(self.keys)}: " if self.keys else ""
+        return by + self.aggregation.describe()
+
+    def key_exchange(self) -> tuple[Exchange, ...]:
+        return (Hash(tuple(self.keys)) if self.keys else Single(),)
+
+
+class RunningAggregate(_Running, Operator):
+    """At the end of each epoch, the groups that changed and their values, sorted by key."""
+
+    kind = "aggregate"
+    stateful = True
+
+    def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
+        (schema,) = inputs
+        return (self.result_schema(self.partial_schema(schema)),)
+
+    def exchanges(self, inputs: Sequence[pa.Schema]) -> tuple[Exchange, ...]:
+        return self.key_exchange()
+
+    def combiner(self, used_ports: frozenset[int]) -> tuple[Operator, Operator] | None:
+        return RunningCombine(self.keys, self.aggregates), RunningMerge(self.keys, self.aggregates)
+
+    def vertex(self) -> Vertex:
+        return RunningVertex(self.aggregation, running_kernel(self.aggregation))
+
+
+class RunningCombine(_Running, StatelessOperator):
+    """Before the exchange: each batch to one batch of partial rows."""
+
+    kind = "aggregate_combine"
+
+    def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
+        (schema,) = inputs
+        return (self.partial_schema(schema),)
+
+    def kernel(self) -> Kernel:
+        return running_kernel(self.aggregation)
+
+
+class RunningMerge(_Running, Operator):
+    """After the exchange: partial rows to results."""
+
+    kind = "aggregate"
+    stateful = True
+
+    def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
+        (partials,) = inputs
+        return (self.result_schema(partials),)
+
+    def exchanges(self, inputs: Sequence[pa.Schema]) -> tuple[Exchange, ...]:
+        return self.key_exchange()
+
+    def vertex(self) -> Vertex:
+        return RunningVertex(self.aggregation, None)
+
+
+def running_kernel(aggregation: Aggregation) -> Kernel:
+    """A function of a batch to its partial rows: keys, partial columns."""
+
+    def kernel(batch: pa.RecordBatch) -> pa.RecordBatch:
+        names, arrays = aggregation.prepared(batch)
+        if not arrays:
+            names, arrays = ["$"], [batch.column(0)]
+        table = pa.Table.from_arrays(arrays, names=names)
+        return batch_of(aggregation.combine(table, aggregation.keys))
+
+    return kernel
+
+
+class RunningVertex(StatefulVertex):
+    """Keeps one partial row per key."""
+
+    def __init__(self, aggregation: Aggregation, kernel: Kernel | None) -> None:
+        super().__init__()
+        self.aggregation = aggregation
+        self.kernel = kernel
+        self._state: pa.Table | None = None
+
+    def onRecv(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
+        super().onRecv(port, self.kernel(batch) if self.kernel else batch, time)
+
+    def work(self, time: Time, received: list[tuple[int, pa.RecordBatch]]) -> None:
+        keys = self.aggregation.keys
+        fresh = self.aggregation.merge(tables([batch for _, batch in received]), keys)
+        if self._state is None:
+            self._state = fresh
+            changed = fresh
+        else:
+            both = pa.concat_tables([fresh, self._state]).combine_chunks()
+            codes, _ = group_codes([array_of(both, key) for key in keys], both.num_rows)
+            self._state = self.aggregation.merge(both, keys)
+            changed = self._state.slice(0, fresh.num_rows)
+        changed = sort_by(changed, keys)
+        columns = [array_of(changed, key) for key in keys] + self.aggregation.results(changed)
+        names = [*keys, *(one.name for one in self.aggregation.aggregates)]
+        self.sendBy(0, pa.RecordBatch.from_arrays(columns, names=names), time)
+
+    def snapshot(self) -> dict[str, pa.Table]:
+        return (
+            {} if self._state is None else {"groups": sort_by(self._state, self.aggregation.keys)}
+        )
+
+    def load(self, state: Mapping[str, pa.Table]) -> None:
+        self._state = state.get("groups")

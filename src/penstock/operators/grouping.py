@@ -1,0 +1,274 @@
+"""Grouping and sorting rows with results that depend on the rows alone, never on their order.
+
+Arrow's group-by gives groups in the order of first appearance when it runs on one thread; whoever
+needs an order that survives a reshuffling of the input sorts by the keys afterwards.  Nulls form a
+group of their own.  Floats are made canonical before they serve as keys or are compared (one NaN,
+which is greater than every number, and one zero), as Spark does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import UsageError
+from penstock.operators import exact_sum
+from penstock.operators.columns import is_sortable, value_type
+
+__all__ = ["Fold", "aggregate_codes", "array_of", "canonical", "group_codes", "group_rows"]
+__all__ += ["sort_by", "sort_rows"]
+
+_INT64_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One aggregated column: ``kind`` of ``column`` (None for whole rows) goes to ``name``.
+
+    Kinds: ``rows`` (how many), ``count`` (values that are not null), ``sum`` (integers and
+    decimals), ``exact`` (floats to an exact partial sum), ``merge`` (exact partial sums), ``min``,
+    ``max``.
+    """
+
+    kind: str
+    column: str | None
+    name: str
+
+
+def array_of(table: pa.Table | pa.RecordBatch, column: str | int) -> pa.Array:
+    """A column as one contiguous array."""
+    values = table.column(column)
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+
+
+def canonical(values: pa.Array) -> pa.Array:
+    """The same values in the one form that equal keys share: plain, one zero, one NaN."""
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if pa.types.is_floating(values.type):
+        values = pc.add(values, pa.scalar(0.0, values.type))  # -0.0 becomes 0.0
+        nan = pa.scalar(float("nan"), values.type)
+        values = pc.if_else(pc.is_nan(values), nan, values)
+    return values
+
+
+def group_codes(columns: Sequence[pa.Array], rows: int) -> tuple[Any, Any]:
+    """Number the groups of equal rows: each row's group, and each group's first row.
+
+    Groups are numbered by first appearance.
+
+    >>> codes, first = group_codes([pa.array(["b", "a", None, "b"])], 4)
+    >>> codes.tolist(), first.tolist()
+    ([0, 1, 2, 0], [0, 1, 2])
+    """
+    if not columns:
+        return np.zeros(rows, np.int64), np.zeros(min(rows, 1), np.int64)
+    codes, groups = _codes(columns[0])
+    for column in columns[1:]:
+        more, count = _codes(column)
+        codes, groups = _codes(pa.array(codes * count + more))
+    # np.unique's indices are those of first appearance; writing backwards gives the same, faster.
+    first = np.empty(groups, np.int64)
+    first[codes[::-1]] = np.arange(rows - 1, -1, -1)
+    return codes, first
+
+
+def _codes(values: pa.Array) -> tuple[Any, int]:
+    encoded = _bits(values).dictionary_encode(null_encoding="encode")
+    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(encoded.dictionary)
+
+
+def _bits(values: pa.Array) -> pa.Array:
+    """Floats as integers of the same bits, so that NaN equals NaN."""
+    if pa.types.is_float64(values.type):
+        return values.view(pa.int64())
+    if pa.types.is_float32(values.type):
+        return values.view(pa.int32())
+    if pa.types.is_float16(values.type):
+        return values.view(pa.int16())
+    return values
+
+
+def group_rows(
+    table: pa.Table | pa.RecordBatch, by: Sequence[str], folds: Sequence[Fold]
+) -> pa.Table:
+    """One row per different value of the ``by`` columns (which must be canonical), with folds."""
+    if not by or any(fold.kind in ("exact", "merge") for fold in folds):
+        keys = [array_of(table, name) for name in by]
+        codes, first = group_codes(keys, table.num_rows)
+        heads = [key.take(pa.array(first)) for key in keys]
+        folded = aggregate_codes(codes, len(first), table, folds)
+        return pa.Table.from_arrays(heads + folded, names=[*by, *(fold.name for fold in folds)])
+    names, arrays, plan = list(by), [array_of(table, name) for name in by], []
+    ready: list[_Ready] = []
+    for number, fold in enumerate(folds):
+        ready.append(_prepare(fold, table, arrays, names, plan, number))
+    grouped = pa.Table.from_arrays(arrays, names=names)
+    made = grouped.group_by(list(by), use_threads=False).aggregate(plan)
+    heads = [array_of(made, name) for name in by]
+    return pa.Table.from_arrays(
+        heads + [one.finish(made) for one in ready], names=[*by, *(fold.name for fold in folds)]
+    )
+
+
+def aggregate_codes(
+    codes: Any, groups: int, table: pa.Table | pa.RecordBatch, folds: Sequence[Fold]
+) -> list[pa.Array]:
+    """The folds of each group, in the order of the codes; every code must occur."""
+    out: list[pa.Array | None] = [None] * len(folds)
+    names, arrays, plan = ["$g"], [pa.array(codes)], []
+    ready: list[tuple[int, _Ready]] = []
+    for number, fold in enumerate(folds):
+        if fold.kind == "rows":
+            out[number] = pa.array(np.bincount(codes, minlength=groups).astype(np.int64))
+        elif fold.kind == "exact":
+            out[number] = exact_sum.exact(codes, groups, array_of(table, fold.column or ""))
+        elif fold.kind == "merge":
+            out[number] = exact_sum.merge(codes, groups, array_of(table, fold.column or ""))
+        else:
+            ready.append((number, _prepare(fold, table, arrays, names, plan, number)))
+    if ready:
+        grouped = pa.Table.from_arrays(arrays, names=names)
+        made = grouped.group_by(["$g"], use_threads=False).aggregate(plan)
+        order = pc.sort_indices(made["$g"])
+        for number, one in ready:
+            out[number] = one.finish(made).take(order)
+    return [one for one in out if one is not None]
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """How a fold comes out of Arrow's aggregate: the columns made, and the type wanted."""
+
+    columns: tuple[str, ...]
+    kind: str
+    type: pa.DataType | None
+    label: str
+
+    def finish(self, made: pa.Table) -> pa.Array:
+        value = array_of(made, self.columns[0])
+        if self.kind == "halves":
+            return _joined(value, array_of(made, self.columns[1]), self.label)
+        if self.kind == "ordered":
+            return _unordered(value, self.type)
+        if self.type is not None and value.type != self.type:
+            try:
+                return value.cast(self.type)
+            except pa.ArrowInvalid as error:
+                raise _overflow(self.label, self.type) from error
+        return value
+
+
+def _prepare(
+    fold: Fold,
+    table: pa.Table | pa.RecordBatch,
+    arrays: list[pa.Array],
+    names: list[str],
+    plan: list[Any],
+    number: int,
+) -> _Ready:
+    """Add what Arrow's aggregate needs for a fold: arrays, their names, and the functions."""
+    if fold.kind == "rows":
+        plan.append(([], "count_all"))
+        return _Ready(("count_all",), "plain", None, "")
+    values = array_of(table, fold.column or "")
+    column = f"${number}"
+
+    def add(extra: pa.Array, function: str, suffix: str = "") -> str:
+        arrays.append(extra)
+        names.append(column + suffix)
+        plan.append((column + suffix, function))
+        return f"{column}{suffix}_{function}"
+
+    if fold.kind == "count":
+        return _Ready((add(values, "count"),), "plain", None, "")
+    label = str(fold.column)
+    if fold.kind == "sum":
+        if pa.types.is_decimal(values.type):
+            wide = values.cast(pa.decimal128(38, values.type.scale))
+            return _Ready((add(wide, "sum"),), "plain", values.type, label)
+        if _may_overflow(values):
+            high, low = pc.shift_right(values, 32), pc.bit_wise_and(values, (1 << 32) - 1)
+            return _Ready((add(high, "sum", "h"), add(low, "sum", "l")), "halves", None, label)
+        return _Ready((add(values, "sum"),), "plain", None, label)
+    if pa.types.is_floating(values.type):
+        return _Ready((add(_ordered(values), fold.kind),), "ordered", values.type, label)
+    return _Ready((add(values, fold.kind),), "plain", values.type, label)
+
+
+def _may_overflow(values: pa.Array) -> bool:
+    bounds = pc.min_max(values).as_py()
+    if bounds["min"] is None:
+        return False
+    return max(-bounds["min"], bounds["max"]) * len(values) > _INT64_MAX
+
+
+def _joined(high: pa.Array, low: pa.Array, label: str) -> pa.Array:
+    """64-bit sums from the sums of both halves, refusing those that do not fit."""
+    missing = high.is_null().to_numpy(zero_copy_only=False)
+    highs, lows = (np.asarray(part.fill_null(0)) for part in (high, low))
+    highs, lows = highs + (lows >> 32), lows & ((1 << 32) - 1)
+    if ((highs >= 1 << 31) | (highs < -(1 << 31))).any():
+        raise _overflow(label, pa.int64())
+    return pa.array((highs << 32) | lows, pa.int64(), mask=missing)
+
+
+def _overflow(label: str, kind: pa.DataType) -> UsageError:
+    return UsageError(
+        f"the sum of {label.strip('$')} does not fit {kind}; cast the column to a wider decimal or "
+        "to double before the aggregate",
+        column=label,
+    )
+
+
+def _ordered(values: pa.Array) -> pa.Array:
+    """Floats as integers in the same order, NaN last: least and greatest do not depend on order."""
+    bits = _bits(canonical(values))
+    top = (1 << (bits.type.bit_width - 1)) - 1
+    flip = pa.scalar(top, bits.type)
+    return pc.if_else(pc.less(bits, pa.scalar(0, bits.type)), pc.bit_wise_xor(bits, flip), bits)
+
+
+def _unordered(bits: pa.Array, kind: Any) -> pa.Array:
+    top = (1 << (bits.type.bit_width - 1)) - 1
+    flip = pa.scalar(top, bits.type)
+    same = pc.if_else(pc.less(bits, pa.scalar(0, bits.type)), pc.bit_wise_xor(bits, flip), bits)
+    return same.view(kind)
+
+
+def sort_by(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Rows sorted by columns that together differ in every row, nulls last."""
+    if table.num_rows < 2 or not names:
+        return table
+    keys = [(name, "ascending") for name in names]
+    if not any(pa.types.is_floating(table.schema.field(name).type) for name in names):
+        return table.take(pc.sort_indices(table, sort_keys=keys))
+    bits = [_sort_key(array_of(table, name)) for name in names]
+    return table.take(pc.sort_indices(pa.Table.from_arrays(bits, names=names), sort_keys=keys))
+
+
+def sort_rows(table: pa.Table, first: Sequence[str] = ()) -> pa.Table:
+    """Rows in the one order that depends on the rows alone: by ``first``, then by all columns."""
+    if table.num_rows < 2:
+        return table
+    order = [*first, *(name for name in table.column_names if name not in first)]
+    keys = [_sort_key(array_of(table, name)) for name in order]
+    names = [str(number) for number in range(len(keys))]
+    index = pc.sort_indices(
+        pa.Table.from_arrays(keys, names=names),
+        sort_keys=[(name, "ascending") for name in names],
+    )
+    return table.take(index)
+
+
+def _sort_key(values: pa.Array) -> pa.Array:
+    values = canonical(values)
+    if is_sortable(value_type(values.type)):
+        return _ordered(values) if pa.types.is_floating(values.type) else values
+    # Nested values have no order of their own: their text does. Slow, but the same every time.
+    return pa.array([repr(value) for value in values.to_pylist()], pa.string())

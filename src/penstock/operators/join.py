@@ -1,0 +1,75 @@
+"""Equi-join of two streams, of rows whose event times are at most ``within`` apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from penstock.errors import SchemaError, SettingsError
+from penstock.operators.base import Exchange, Hash, Operator
+from penstock.operators.columns import find_key, find_time, value_type
+from penstock.vertex import Vertex
+
+__all__ = ["Join"]
+
+_KINDS = ("inner", "left")
+
+
+class Join(Operator):
+    """Pairs of rows with equal keys and event times at most ``within_us`` apart."""
+
+    kind = "join"
+    stateful = True
+    needs_watermark = True
+
+    def __init__(
+        self, on: Sequence[str], how: str, within_us: int, left_time: str, right_time: str
+    ) -> None:
+        if how not in _KINDS:
+            raise SettingsError(f"join: how={how!r} is not offered; use one of {', '.join(_KINDS)}")
+        if within_us < 0:
+            raise SettingsError(f"join: within must not be negative, got {within_us} µs")
+        if not on:
+            raise SchemaError("join: name at least one column in on=...")
+        self.on = list(on)
+        self.how = how
+        self.within_us = within_us
+        self.left_time = left_time
+        self.right_time = right_time
+
+    def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
+        left, right = inputs
+        keys = []
+        for name in self.on:
+            ours, theirs = (find_key(side, name, "join") for side in inputs)
+            if value_type(ours.type) != value_type(theirs.type):
+                raise SchemaError(
+                    f"join: column {name!r} is {ours.type} on the left and {theirs.type} on the "
+                    "right; cast one of them with withColumn so that both are the same",
+                    column=name,
+                )
+            keys.append(pa.field(name, value_type(ours.type)))
+        find_time(left, self.left_time, "join (left)")
+        find_time(right, self.right_time, "join (right)")
+        ours = [pa.field(one.name, one.type) for one in left if one.name not in self.on]
+        theirs = [pa.field(one.name, one.type) for one in right if one.name not in self.on]
+        clash = [one.name for one in theirs if one.name in {other.name for other in ours}]
+        if clash:
+            raise SchemaError(
+                f"join: both sides have a column {clash[0]!r} that is not in on={self.on}; rename "
+                f"one side's, e.g. select(..., '{clash[0]} AS right_{clash[0]}')",
+                column=clash[0],
+            )
+        return (pa.schema([*keys, *ours, *theirs]),)
+
+    def exchanges(self, inputs: Sequence[pa.Schema]) -> tuple[Exchange, ...]:
+        return Hash(tuple(self.on)), Hash(tuple(self.on))
+
+    def vertex(self) -> Vertex:
+        from penstock.operators.join_vertex import JoinVertex
+
+        return JoinVertex(self.on, self.how, self.within_us, (self.left_time, self.right_time))
+
+    def describe(self) -> str:
+        return f"{self.how} on {', '.join(self.on)} within {self.within_us / 1e6:g} s"

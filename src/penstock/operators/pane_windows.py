@@ -1,0 +1,266 @@
+"""The vertex of tumbling and sliding windows, and the kernel that makes their partial rows.
+
+State: per pane (see :mod:`penstock.operators.window_assign`) a short list of tables of partial
+rows.  A new table is merged with the ones before it while those are not much larger, so that a key
+is touched a logarithmic number of times and a pane's last step is small: the latency from the end
+of a window to its result does not grow with the number of rows in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.operators.aggregates import ROWS, Aggregation
+from penstock.operators.base import Kernel
+from penstock.operators.columns import from_micros, micros
+from penstock.operators.grouping import array_of, group_codes, sort_by, sort_rows
+from penstock.operators.stateful import StatefulVertex, batch_of, tables
+from penstock.operators.window_assign import Panes
+from penstock.vertex import Time
+
+__all__ = ["PANE", "PaneVertex", "pane_kernel"]
+
+PANE = "$pane"
+_COMPACT = 16
+
+
+def pane_kernel(column: str, panes: Panes, aggregation: Aggregation) -> Kernel:
+    """A function of a batch to its partial rows: pane, keys, partial columns."""
+    keys = aggregation.keys
+
+    def kernel(batch: pa.RecordBatch) -> pa.RecordBatch:
+        times = batch.column(column)
+        names, arrays = aggregation.prepared(batch)
+        instants = micros(times)
+        if keys and not times.null_count and batch.num_rows:
+            low, high = panes.pane_of(int(instants.min())), panes.pane_of(int(instants.max()))
+            if low == high:
+                # All in one pane, as most batches are: one key less to group by.
+                table = pa.Table.from_arrays(arrays, names=names)
+                made = aggregation.combine(table, keys)
+                pane = from_micros(np.full(made.num_rows, low), times.type)
+                return batch_of(made.add_column(0, PANE, pane))
+        starts = from_micros(panes.panes_of(instants), times.type)
+        if times.null_count:
+            starts = pc.if_else(times.is_valid(), starts, pa.scalar(None, times.type))
+        table = pa.Table.from_arrays([starts, *arrays], names=[PANE, *names])
+        return batch_of(aggregation.combine(table, [PANE, *keys]))
+
+    return kernel
+
+
+class PaneVertex(StatefulVertex):
+    """Merges partial rows per pane and emits windows when the watermark passes them.
+
+    With a ``kernel`` the input is rows, and late ones leave on port 1; without, partial rows.
+    """
+
+    def __init__(
+        self,
+        panes: Panes,
+        aggregation: Aggregation,
+        lateness_us: int,
+        name: str,
+        column: str,
+        kernel: Kernel | None,
+    ) -> None:
+        super().__init__()
+        self.panes = panes
+        self.aggregation = aggregation
+        self.lateness_us = lateness_us
+        self.name = name
+        self.column = column
+        self.kernel = kernel
+        self._runs: dict[int, list[pa.Table]] = {}
+        self._partials: dict[Time, list[pa.RecordBatch]] = {}
+        self._bound: pa.DataType = None  # the type of event times, known from the first batch
+
+    # -- input -----------------------------------------------------------------------------------
+
+    def onRecv(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
+        if self.kernel is not None:
+            super().onRecv(port, batch, time)
+            partial = self.kernel(batch)
+        else:
+            partial = batch
+            if time not in self._partials:
+                self.notifyAt(time)
+        parts = self._partials.setdefault(time, [])
+        parts.append(partial)
+        if len(parts) >= _COMPACT and parts[-1].num_rows:
+            # Merged as they come, so that little is left to do when the epoch ends.
+            self._partials[time] = [batch_of(self._merged(parts))]
+
+    def work(self, time: Time, received: list[tuple[int, pa.RecordBatch]]) -> None:
+        before, now = self.before(time), self.watermark(time)
+        parts = self._partials.pop(time, [])
+        fresh: dict[int, pa.Table] = {}
+        if parts:
+            self._bound = parts[0].schema.field(PANE).type
+            fresh = self._accepted(self._merged(parts), before, time, received)
+        for pane, table in fresh.items():
+            self._add(pane, table)
+        if now is None:
+            return
+        self._emit(time, before, now, fresh)
+        for pane in [p for p in self._runs if self._passed(p, now)]:
+            del self._runs[pane]
+
+    def waits(self) -> bool:
+        return bool(self._runs)
+
+    def _merged(self, parts: Sequence[pa.RecordBatch]) -> pa.Table:
+        return self.aggregation.merge(tables(list(parts)), [PANE, *self.aggregation.keys])
+
+    def _passed(self, pane: int, watermark: int | None) -> bool:
+        return watermark is not None and self.panes.last_end(pane) + self.lateness_us <= watermark
+
+    def _accepted(
+        self,
+        partials: pa.Table,
+        before: int | None,
+        time: Time,
+        received: list[tuple[int, pa.RecordBatch]],
+    ) -> dict[int, pa.Table]:
+        """The partial rows of this epoch per pane, without late ones, which are disposed of."""
+        column = array_of(partials, PANE)
+        if column.null_count:
+            lost = partials.filter(column.is_null())
+            self.count("rows_without_time", int(np.asarray(array_of(lost, ROWS)).sum()))
+            partials = partials.filter(column.is_valid())
+            column = array_of(partials, PANE)
+        starts = micros(column)
+        late = [pane for pane in np.unique(starts).tolist() if self._passed(pane, before)]
+        fresh = _split(partials, starts)
+        for pane in late:
+            self.count("rows_late", int(np.asarray(array_of(fresh.pop(pane), ROWS)).sum()))
+        if late and received:
+            self._send_late([batch for _, batch in received], late, time)
+        return fresh
+
+    def _send_late(self, batches: list[pa.RecordBatch], late: list[int], time: Time) -> None:
+        rows = tables(batches)
+        times = array_of(rows, self.column)
+        chosen = np.isin(self.panes.panes_of(micros(times)), late)
+        if times.null_count:
+            chosen &= times.is_valid().to_numpy(zero_copy_only=False)
+        self.sendBy(1, batch_of(sort_rows(rows.filter(pa.array(chosen)), [self.column])), time)
+
+    # -- state -----------------------------------------------------------------------------------
+
+    def _add(self, pane: int, table: pa.Table) -> None:
+        runs = self._runs.setdefault(pane, [])
+        runs.append(table)
+        while len(runs) > 1 and runs[-2].num_rows <= 2 * runs[-1].num_rows:
+            last = runs.pop()
+            runs[-1] = self._folded([runs[-1], last])
+
+    def _folded(self, parts: Sequence[pa.Table]) -> pa.Table:
+        """Partial rows of one window or pane, one per key."""
+        if len(parts) == 1:
+            return parts[0]
+        return self.aggregation.merge(
+            pa.concat_tables(parts).combine_chunks(), self.aggregation.keys
+        )
+
+    # -- output ----------------------------------------------------------------------------------
+
+    def _emit(self, time: Time, before: int | None, now: int, fresh: dict[int, pa.Table]) -> None:
+        size = self.panes.size_us
+        made: list[tuple[int, pa.Table]] = []
+        for start in self._due(before, now):
+            inside = [run for pane in self._inside(start) for run in self._runs[pane]]
+            made.append((start, self._folded(inside)))
+        if before is not None and self.lateness_us:
+            for start in sorted({w for pane in fresh for w in self.panes.windows_of(pane)}):
+                if start + size <= before < start + size + self.lateness_us:
+                    made.append((start, self._changed(start, fresh)))
+        if made:
+            self.sendBy(0, self._results(made), time)
+
+    def _due(self, before: int | None, now: int) -> list[int]:
+        """The windows with something in them that the watermark passed in this epoch, ascending."""
+        due = set()
+        for pane in self._runs:
+            for start in self.panes.windows_of(pane):
+                end = start + self.panes.size_us
+                if end <= now and (before is None or end > before):
+                    due.add(start)
+        return sorted(due)
+
+    def _inside(self, start: int) -> list[int]:
+        end = start + self.panes.size_us
+        if self.panes.tumbling:
+            return [start] if start in self._runs else []
+        return sorted(pane for pane in self._runs if start <= pane < end)
+
+    def _changed(self, start: int, fresh: Mapping[int, pa.Table]) -> pa.Table:
+        """The partial rows of an emitted window whose keys rows of this epoch changed."""
+        inside, keys = self._inside(start), self.aggregation.keys
+        whole = self._folded([run for pane in inside for run in self._runs[pane]])
+        news = self._folded([fresh[pane] for pane in inside if pane in fresh])
+        both = pa.concat_tables([whole.select(keys), news.select(keys)]).combine_chunks()
+        codes, _ = group_codes([array_of(both, key) for key in keys], both.num_rows)
+        # The keys of the whole are all different: their codes are their row numbers.
+        return whole.take(pa.array(np.unique(codes[whole.num_rows :]))) if keys else whole
+
+    def _results(self, windows: Sequence[tuple[int, pa.Table]]) -> pa.RecordBatch:
+        """The output rows of windows' partial rows, sorted by window and key."""
+        keys = self.aggregation.keys
+        if len(windows) > 1:
+            windows = sorted(windows, key=lambda one: one[0])
+        starts = np.repeat([start for start, _ in windows], [part.num_rows for _, part in windows])
+        parts = pa.concat_tables([part for _, part in windows]).combine_chunks()
+        table = parts.add_column(0, PANE, pa.array(starts))
+        table = sort_by(table, [PANE, *keys] if len(windows) > 1 else keys)
+        starts = array_of(table, PANE).to_numpy()
+        bounds = [from_micros(at, self._bound) for at in (starts, starts + self.panes.size_us)]
+        columns = [
+            pa.StructArray.from_arrays(bounds, names=["start", "end"]),
+            *(array_of(table, key) for key in keys),
+            *self.aggregation.results(table),
+        ]
+        names = [self.name, *keys, *(one.name for one in self.aggregation.aggregates)]
+        return pa.RecordBatch.from_arrays(columns, names=names)
+
+    # -- snapshots -------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, pa.Table]:
+        """One table ``panes``: pane, keys, partial columns, sorted."""
+        keys = self.aggregation.keys
+        parts = []
+        for pane in sorted(self._runs):
+            part = sort_by(self._folded(self._runs[pane]), keys)
+            starts = from_micros(np.full(part.num_rows, pane), self._bound)
+            parts.append(part.add_column(0, PANE, starts))
+        return {"panes": pa.concat_tables(parts)} if parts else {}
+
+    def load(self, state: Mapping[str, pa.Table]) -> None:
+        self._runs = {}
+        if "panes" in state:
+            table = state["panes"].combine_chunks()
+            self._bound = table.schema.field(PANE).type
+            starts = micros(array_of(table, PANE))
+            self._runs = {pane: [part] for pane, part in _split(table, starts).items()}
+
+
+def _split(partials: pa.Table, starts: Any) -> dict[int, pa.Table]:
+    """Partial rows by pane, without the pane column, panes ascending."""
+    rest = partials.drop_columns([PANE])
+    if not len(starts):
+        return {}
+    if starts[0] == starts[-1] and (starts == starts[0]).all():
+        return {int(starts[0]): rest}
+    order = np.argsort(starts, kind="stable")
+    rest, starts = rest.take(pa.array(order)), starts[order]
+    cuts = np.flatnonzero(np.diff(starts)) + 1
+    bounds = [0, *cuts.tolist(), len(starts)]
+    return {
+        int(starts[low]): rest.slice(low, high - low)
+        for low, high in zip(bounds, bounds[1:], strict=False)
+    }

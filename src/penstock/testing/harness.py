@@ -1,0 +1,125 @@
+"""Run one vertex by hand: feed batches, complete epochs, look at what came out.
+
+    >>> import pyarrow as pa
+    >>> from penstock import functions as F
+    >>> from penstock.operators.aggregate import RunningAggregate
+    >>> harness = Harness(RunningAggregate(["page"], [F.count("*")]))
+    >>> harness.recv(pa.record_batch({"page": ["a", "b", "a"]}), epoch=0)
+    >>> harness.complete(0)
+    >>> harness.table().to_pylist()
+    [{'page': 'a', 'count': 2}, {'page': 'b', 'count': 1}]
+
+The harness keeps the engine's promises (see :mod:`penstock.vertex`) and checks the vertex's: it
+refuses batches sent or notifications asked for in the past.  Watermarks are given per epoch and
+hold until the next one is given:
+
+    >>> harness.complete(1, watermark=5_000_000)
+    >>> harness.watermark(Time.root(0)), harness.watermark(Time.root(7))
+    (None, 5000000)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import pyarrow as pa
+
+from penstock.operators.base import Operator
+from penstock.vertex import Place, Time, Vertex
+
+__all__ = ["Harness"]
+
+
+class Harness:
+    """A vertex (or the vertex of an operator) with everything it sends, asks and counts."""
+
+    def __init__(
+        self,
+        vertex: Vertex | Operator,
+        *,
+        stage: str = "stage",
+        shard: int = 0,
+        shards: int = 1,
+    ) -> None:
+        self.vertex = vertex.vertex() if isinstance(vertex, Operator) else vertex
+        self.place = Place(stage, shard, shards)
+        self.sent: list[tuple[int, Time, pa.RecordBatch]] = []
+        """Everything sent: port, time, batch, in the order of sending."""
+        self.counters: dict[str, int] = {}
+        """What the vertex counted."""
+        self._asked: set[Time] = set()
+        self._watermarks: list[tuple[int, int]] = []
+        self._complete = -1
+        self._now: Time | None = None
+        self.vertex.open(self)
+
+    # -- what a test does ------------------------------------------------------------------------
+
+    def recv(self, batch: pa.RecordBatch, epoch: int | Time = 0, port: int = 0) -> None:
+        """Give the vertex a batch at a time that is not complete yet."""
+        time = epoch if isinstance(epoch, Time) else Time.root(epoch)
+        if time.epoch <= self._complete:
+            raise ValueError(f"{time!r} is complete already: nothing can arrive at it any more")
+        self._run(time, lambda: self.vertex.onRecv(port, batch, time))
+
+    def complete(self, epoch: int, watermark: int | None = None) -> None:
+        """Say that all epochs up to ``epoch`` are complete, and what the watermark is after it."""
+        if watermark is not None:
+            if self._watermarks and self._watermarks[-1][1] > watermark:
+                raise ValueError(f"a watermark cannot go back to {watermark}")
+            self._watermarks.append((epoch, watermark))
+        self._complete = max(self._complete, epoch)
+        while due := [time for time in self._asked if time.epoch <= epoch]:
+            time = min(due, key=Time.sort_key)
+            self._asked.remove(time)
+            self._run(time, lambda time=time: self.vertex.onNotify(time))
+
+    def batches(self, port: int = 0, epoch: int | None = None) -> list[pa.RecordBatch]:
+        """What was sent on a port, in all epochs or in one."""
+        return [
+            batch
+            for sent_port, time, batch in self.sent
+            if sent_port == port and (epoch is None or time.epoch == epoch)
+        ]
+
+    def table(self, port: int = 0, epoch: int | None = None) -> pa.Table | None:
+        """The same as one table; None if nothing was sent."""
+        batches = self.batches(port, epoch)
+        return pa.Table.from_batches(batches) if batches else None
+
+    @property
+    def asked(self) -> list[Time]:
+        """The notifications asked for that did not come yet."""
+        return sorted(self._asked, key=Time.sort_key)
+
+    # -- what a vertex does ----------------------------------------------------------------------
+
+    def send(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
+        """Record a batch."""
+        self._check(time, "sent a batch")
+        self.sent.append((port, time, batch))
+
+    def notify(self, time: Time) -> None:
+        """Record a wish for a notification."""
+        self._check(time, "asked for a notification")
+        self._asked.add(time)
+
+    def watermark(self, time: Time) -> int | None:
+        """The watermark given for the last epoch at or before ``time``'s."""
+        at = bisect_right(self._watermarks, time.epoch, key=lambda one: one[0])
+        return self._watermarks[at - 1][1] if at else None
+
+    def count(self, name: str, value: int) -> None:
+        """Add to a counter."""
+        self.counters[name] = self.counters.get(name, 0) + value
+
+    def _check(self, time: Time, what: str) -> None:
+        if self._now is not None and not self._now.less_equal(time):
+            raise ValueError(f"while handling {self._now!r} the vertex {what} at {time!r}")
+
+    def _run(self, time: Time, call: object) -> None:
+        self._now = time
+        try:
+            call()  # type: ignore[operator]
+        finally:
+            self._now = None
