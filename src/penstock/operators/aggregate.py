@@ -9,7 +9,7 @@ import pyarrow as pa
 from penstock.functions import Aggregate
 from penstock.operators.aggregates import Aggregation
 from penstock.operators.base import Exchange, Hash, Kernel, Operator, Single, StatelessOperator
-from penstock.operators.columns import check_names
+from penstock.operators.key_columns import check_names
 from penstock.operators.grouping import array_of, group_codes, sort_by
 from penstock.operators.stateful import StatefulVertex, batch_of, tables
 from penstock.vertex import Time, Vertex

@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 from penstock.errors import SchemaError
 from penstock.functions import Aggregate
 from penstock.operators import exact_sum
-from penstock.operators.columns import find, find_key, is_sortable, value_type
+from penstock.operators.key_columns import find, find_key, is_sortable, value_type
 from penstock.operators.grouping import (
     Fold,
     aggregate_codes,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from penstock.operators.base import Exchange, Hash, Operator, Single
-from penstock.operators.columns import find_key, find_time
+from penstock.operators.key_columns import find_key, find_time
 from penstock.vertex import Vertex
 
 __all__ = ["Distinct"]

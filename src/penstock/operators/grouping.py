@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import UsageError
 from penstock.operators import exact_sum
-from penstock.operators.columns import is_sortable, value_type
+from penstock.operators.key_columns import is_sortable, value_type
 
 __all__ = ["Fold", "aggregate_codes", "array_of", "canonical", "group_codes", "group_rows"]
 __all__ += ["sort_by", "sort_rows"]

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from penstock.errors import SchemaError, SettingsError
 from penstock.operators.base import Exchange, Hash, Operator
-from penstock.operators.columns import find_key, find_time, value_type
+from penstock.operators.key_columns import find_key, find_time, value_type
 from penstock.vertex import Vertex
 
 __all__ = ["Join"]

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from penstock.operators.aggregates import ROWS, Aggregation
 from penstock.operators.base import Kernel
-from penstock.operators.columns import from_micros, micros
+from penstock.operators.key_columns import from_micros, micros
 from penstock.operators.grouping import array_of, group_codes, sort_by, sort_rows
 from penstock.operators.stateful import StatefulVertex, batch_of, tables
 from penstock.operators.window_assign import Panes

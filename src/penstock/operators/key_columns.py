@@ -1,0 +1,148 @@
+"""Columns of a schema, found by name and checked by type, with errors that help.
+
+What the stateful operators need to say "no such column, did you mean ...?" on the line that wrote
+it, and how they read an event-time column: as microseconds, whatever unit the column has.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import SchemaError
+
+__all__ = [
+    "check_names",
+    "find",
+    "find_key",
+    "find_time",
+    "from_micros",
+    "is_sortable",
+    "micros",
+    "value_type",
+]
+
+_US_PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
+
+
+def find(schema: pa.Schema, name: str, where: str) -> pa.Field:
+    """The field called ``name``, or a SchemaError that names the nearest one.
+
+    >>> find(pa.schema({"price": pa.int64()}), "prise", "sum")
+    Traceback (most recent call last):
+    ...
+    penstock.errors.SchemaError: sum: no column 'prise' in [price]; did you mean 'price'?
+    """
+    if schema.get_all_field_indices(name):
+        if len(schema.get_all_field_indices(name)) > 1:
+            raise SchemaError(
+                f"{where}: column {name!r} is there more than once in "
+                f"[{', '.join(schema.names)}]; rename one with select",
+                column=name,
+            )
+        return schema.field(name)
+    close = difflib.get_close_matches(name, schema.names, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else "name one of these"
+    raise SchemaError(
+        f"{where}: no column {name!r} in [{', '.join(schema.names)}]; {hint}", column=name
+    )
+
+
+def find_key(schema: pa.Schema, name: str, where: str) -> pa.Field:
+    """A column to group or match by; nested values have no order and are refused."""
+    field = find(schema, name, where)
+    if not is_sortable(value_type(field.type)):
+        raise SchemaError(
+            f"{where}: column {name!r} of type {field.type} cannot be a key; take one of its parts "
+            "with select, or turn it into a string",
+            column=name,
+            type=str(field.type),
+        )
+    return field
+
+
+def find_time(schema: pa.Schema, name: str, where: str) -> pa.Field:
+    """An event-time column: a timestamp of any unit, with or without a time zone."""
+    field = find(schema, name, where)
+    if not pa.types.is_timestamp(field.type):
+        raise SchemaError(
+            f"{where}: event time needs a timestamp, but column {name!r} is {field.type}; turn it "
+            f"into one first, e.g. withColumn({name!r}, 'CAST({name} AS TIMESTAMP)')",
+            column=name,
+            type=str(field.type),
+        )
+    return field
+
+
+def check_names(names: Iterable[str], where: str) -> None:
+    """Refuse an output with two columns of one name."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise SchemaError(
+                f"{where}: two output columns are called {name!r}; rename one with alias(...)",
+                column=name,
+            )
+        seen.add(name)
+
+
+def check_grid(kind: pa.DataType, spans_us: Sequence[int], where: str) -> None:
+    """Refuse windows whose bounds the event-time column's unit cannot express."""
+    unit = _US_PER_UNIT[kind.unit]
+    if any(span % unit for span in spans_us):
+        raise SchemaError(
+            f"{where}: windows of {max(spans_us)} µs do not fall on whole units of {kind}; use "
+            "longer windows or a finer timestamp",
+            type=str(kind),
+        )
+
+
+def value_type(kind: pa.DataType) -> pa.DataType:
+    """The type of a column's values: a dictionary's values, else the type itself."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def is_sortable(kind: pa.DataType) -> bool:
+    """Whether values of this type have an order that Arrow can sort by."""
+    types = pa.types
+    return bool(
+        types.is_boolean(kind)
+        or types.is_integer(kind)
+        or types.is_floating(kind)
+        or types.is_decimal(kind)
+        or types.is_temporal(kind)
+        or types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_fixed_size_binary(kind)
+    )
+
+
+def micros(times: pa.Array) -> Any:
+    """A timestamp column as an int64 array of microseconds; nulls become 0, ns are cut."""
+    kind = times.type
+    numbers = times.view(pa.int64())
+    if numbers.null_count:
+        numbers = pc.fill_null(numbers, 0)
+    values = numbers.to_numpy(zero_copy_only=False)
+    if kind.unit == "us":
+        return values
+    if kind.unit == "ns":
+        return values // 1_000
+    return values * _US_PER_UNIT[kind.unit]
+
+
+def from_micros(values: Any, kind: pa.DataType) -> pa.Array:
+    """The inverse: a column of type ``kind`` from microseconds (a list or an int64 array)."""
+    numbers = np.asarray(values, dtype=np.int64)
+    if kind.unit == "ns":
+        numbers = numbers * 1_000
+    elif kind.unit != "us":
+        numbers = numbers // _US_PER_UNIT[kind.unit]
+    return pa.array(numbers, pa.int64()).view(kind)
