@@ -161,6 +161,8 @@ class MutableAntichain:
 
 def _minimal_times(times: dict[Time, int]) -> tuple[Time, ...]:
     """Return the minimal keys; outside loops, where the order is total, that is the least."""
+    if not times:
+        return ()
     first = min(times, key=tuple)
     if len(first) == 1:
         return (first,)

@@ -27,7 +27,7 @@ Counts may be negative for a while, see :class:`~penstock.core.antichain.Mutable
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from penstock.core.antichain import Antichain, MutableAntichain
 from penstock.core.graph import LogicalGraph
@@ -106,6 +106,10 @@ class Tracker(FrontierView):
     def count(self, place: int, time: Time) -> int:
         """Return the occurrence count of a pointstamp."""
         return self._own[place].counts.get(time, 0)
+
+    def counts(self, place: int) -> Mapping[Time, int]:
+        """Return the occurrence counts at a place that are not zero, as a view to read only."""
+        return self._own[place].counts
 
     def snapshot(self) -> Deltas:
         """Return all counts as deltas, by place and time: what a fresh tracker is given."""
