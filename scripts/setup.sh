@@ -3,19 +3,19 @@
 # Needs only Python and pip. Installs system packages only on Debian, as root, and only what is missing.
 #
 # Settings: PYTHON (interpreter), VENV (folder), JAVA_HOME, PENSTOCK_EXTRAS (default "dev").
-# For tests: DEBIAN_MARK (the file whose presence means Debian), JVM_ROOT (where Debian keeps Javas).
+# For tests: PENSTOCK_DEBIAN_MARK (the file whose presence means Debian), PENSTOCK_JVM_ROOT (where Debian keeps Javas).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 VENV=${VENV:-.venv}
-DEBIAN_MARK=${DEBIAN_MARK:-/etc/debian_version}
-export JVM_ROOT=${JVM_ROOT:-/usr/lib/jvm}
+PENSTOCK_DEBIAN_MARK=${PENSTOCK_DEBIAN_MARK:-/etc/debian_version}
+export PENSTOCK_JVM_ROOT=${PENSTOCK_JVM_ROOT:-/usr/lib/jvm}
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore DEBIAN_FRONTEND=noninteractive
 
 say() { echo "setup: $*" >&2; }
 die() { say "$*"; exit 1; }
 
-is_debian_root() { [[ -e $DEBIAN_MARK && $(id -u) == 0 ]] && command -v apt-get >/dev/null; }
+is_debian_root() { [[ -e $PENSTOCK_DEBIAN_MARK && $(id -u) == 0 ]] && command -v apt-get >/dev/null; }
 
 quietly() { # runs a command; shows what it said only if it failed
   local said

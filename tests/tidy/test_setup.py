@@ -101,8 +101,8 @@ class Machine:
             env={
                 "PATH": str(self.bin),
                 "HOME": str(self.folder),
-                "DEBIAN_MARK": str(self.folder / "debian_version"),
-                "JVM_ROOT": str(self.folder / "jvm"),
+                "PENSTOCK_DEBIAN_MARK": str(self.folder / "debian_version"),
+                "PENSTOCK_JVM_ROOT": str(self.folder / "jvm"),
                 **self.settings,
             },
         )

@@ -103,7 +103,7 @@ def _homes(environ: Mapping[str, str]) -> Iterator[Path]:
     on_path = shutil.which("java", path=environ.get("PATH", ""))
     if on_path:
         yield Path(on_path).resolve().parent.parent
-    root = Path(environ.get("JVM_ROOT", "/usr/lib/jvm"))
+    root = Path(environ.get("PENSTOCK_JVM_ROOT", "/usr/lib/jvm"))
     if root.is_dir():
         # The oldest that is new enough is the one that Spark was tested with longest.
         found = [java for path in sorted(root.iterdir()) if (java := inspect(path.resolve()))]

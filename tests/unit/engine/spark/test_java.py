@@ -22,7 +22,7 @@ def install(home: Path, version: str, *, release: bool = True, modules: str = MO
 
 
 def environ(tmp_path: Path, **settings: object) -> dict[str, str]:
-    nowhere = {"PATH": str(tmp_path / "none"), "JVM_ROOT": str(tmp_path / "none")}
+    nowhere = {"PATH": str(tmp_path / "none"), "PENSTOCK_JVM_ROOT": str(tmp_path / "none")}
     return nowhere | {key: str(value) for key, value in settings.items()}
 
 
@@ -56,7 +56,7 @@ def test_a_link_on_the_path_is_followed_to_its_home(tmp_path: Path) -> None:
 def test_the_oldest_that_is_new_enough_is_taken_from_debians_folder(tmp_path: Path) -> None:
     for version in ("25", "11", "21", "17"):
         install(tmp_path / "jvm" / f"java-{version}", version)
-    found = find_java(environ(tmp_path, JVM_ROOT=tmp_path / "jvm"))
+    found = find_java(environ(tmp_path, PENSTOCK_JVM_ROOT=tmp_path / "jvm"))
     assert found.version == 17
 
 
