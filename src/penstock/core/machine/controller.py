@@ -1,0 +1,206 @@
+"""The brain of the controller: the life of a flow, from its hosts' registration to its end.
+
+Theory of operation
+-------------------
+    LAUNCHING --all hosts registered--> PREPARING --all hosts ready--> RUNNING
+        RUNNING --stop asked, or a source used up--> DRAINING --all nodes finished--> ENDING
+        any --a failure, or draining took too long--> ENDING --all hosts ended--> ENDED
+
+The machine takes events (method calls) and returns effects; it keeps no clock: whoever drives it
+passes the time in milliseconds.  It is off the data path: no message between nodes waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+__all__ = [
+    "Assign",
+    "Commit",
+    "ControllerEffect",
+    "ControllerMachine",
+    "EndHosts",
+    "Ended",
+    "Go",
+    "Phase",
+    "StopSources",
+]
+
+Failure = Mapping[str, Any]
+"""A PenstockError as a plain dict."""
+
+
+class Phase(Enum):
+    """Where a flow is in its life."""
+
+    LAUNCHING = "launching hosts"
+    PREPARING = "preparing nodes"
+    RUNNING = "running"
+    DRAINING = "draining"
+    ENDING = "ending hosts"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True)
+class Assign:
+    """Tell every host its nodes and everybody's address."""
+
+    addresses: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class Go:
+    """Let the sources read."""
+
+
+@dataclass(frozen=True)
+class StopSources:
+    """Let the sources end their streams."""
+
+
+@dataclass(frozen=True)
+class EndHosts:
+    """Tell every host to end."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """An epoch is complete at all nodes of a sink."""
+
+    sink: str
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The flow is over."""
+
+    failure: Failure | None
+
+
+ControllerEffect = Assign | Go | StopSources | EndHosts | Commit | Ended
+
+
+class ControllerMachine:
+    """Decides what happens next in a flow's life.
+
+    >>> machine = ControllerMachine(hosts=[1], nodes=[0], sinks={"out": [0]}, drain_ms=1000)
+    >>> machine.registered(1, "grpc://127.0.0.1:1")
+    [Assign(addresses={1: 'grpc://127.0.0.1:1'})]
+    >>> machine.ready(1), machine.phase
+    ([Go()], <Phase.RUNNING: 'running'>)
+    >>> machine.sink_completed("out", 0, 4)
+    [Commit(sink='out', epoch=4)]
+    """
+
+    def __init__(
+        self,
+        hosts: Iterable[int],
+        nodes: Iterable[int],
+        sinks: Mapping[str, Sequence[int]],
+        drain_ms: int,
+        completed: int = -1,
+    ) -> None:
+        self.phase = Phase.LAUNCHING
+        self.failure: Failure | None = None
+        self.addresses: dict[int, str] = {}
+        self.committed = dict.fromkeys(sinks, completed)
+        self._hosts = set(hosts)
+        self._ready: set[int] = set()
+        self._gone: set[int] = set()
+        self._unfinished = set(nodes)
+        self._sinks = {
+            name: dict.fromkeys(members, completed) for name, members in sinks.items()
+        }
+        self._drain_ms = drain_ms
+        self._drain_until_ms: int | None = None
+
+    @property
+    def missing(self) -> list[int]:
+        """Hosts that have not registered (while launching) or are not ready yet."""
+        have = self.addresses.keys() if self.phase is Phase.LAUNCHING else self._ready
+        return sorted(self._hosts - set(have))
+
+    # -- events ----------------------------------------------------------------------------------
+
+    def registered(self, host: int, address: str) -> list[ControllerEffect]:
+        """A host's process is up."""
+        if self.phase is not Phase.LAUNCHING or host not in self._hosts:
+            return []
+        self.addresses[host] = address
+        if len(self.addresses) < len(self._hosts):
+            return []
+        self.phase = Phase.PREPARING
+        return [Assign(dict(self.addresses))]
+
+    def ready(self, host: int) -> list[ControllerEffect]:
+        """A host has built its nodes."""
+        self._ready.add(host)
+        if self.phase is not Phase.PREPARING or self._ready != self._hosts:
+            return []
+        self.phase = Phase.RUNNING
+        return [Go()]
+
+    def sink_completed(self, sink: str, node: int, epoch: int) -> list[ControllerEffect]:
+        """An epoch is complete at one node of a sink."""
+        epochs = self._sinks[sink]
+        epochs[node] = max(epochs[node], epoch)
+        reached = min(epochs.values())
+        if reached <= self.committed[sink]:
+            return []
+        self.committed[sink] = reached
+        return [Commit(sink, reached)]
+
+    def node_finished(self, node: int) -> list[ControllerEffect]:
+        """A node has come to the end of all its inputs."""
+        self._unfinished.discard(node)
+        if self._unfinished or self.phase not in (Phase.RUNNING, Phase.DRAINING):
+            return []
+        return self._end(None)
+
+    def stop_asked(self, now_ms: int) -> list[ControllerEffect]:
+        """A person wants the flow to stop."""
+        if self.phase is Phase.RUNNING:
+            self.phase = Phase.DRAINING
+            self._drain_until_ms = now_ms + self._drain_ms
+            return [StopSources()]
+        if self.phase in (Phase.LAUNCHING, Phase.PREPARING):
+            return self._end(None)
+        return []
+
+    def failed(self, failure: Failure) -> list[ControllerEffect]:
+        """A node, a host or the launch failed."""
+        if self.phase in (Phase.ENDING, Phase.ENDED):
+            return []
+        return self._end(failure)
+
+    def host_ended(self, host: int, failure: Failure | None) -> list[ControllerEffect]:
+        """A host's process is gone; ``failure`` says why, if nobody had told it to end."""
+        self._gone.add(host)
+        effects: list[ControllerEffect] = []
+        if failure is not None:
+            effects += self.failed(failure)
+        if self._gone >= self._hosts and self.phase is not Phase.ENDED:
+            if self.phase is not Phase.ENDING:
+                effects += self._end(None)
+            self.phase = Phase.ENDED
+            effects.append(Ended(self.failure))
+        return effects
+
+    def time_passed(self, now_ms: int) -> list[ControllerEffect]:
+        """Called now and then: draining has a limit."""
+        if (
+            self.phase is Phase.DRAINING
+            and self._drain_until_ms is not None
+            and now_ms >= self._drain_until_ms
+        ):
+            return self._end(None)
+        return []
+
+    def _end(self, failure: Failure | None) -> list[ControllerEffect]:
+        self.phase = Phase.ENDING
+        self.failure = failure
+        return [EndHosts()]

@@ -1,0 +1,65 @@
+"""Messages between nodes, and the effects a node asks the engine to perform.
+
+A message's header is a handful of numbers and does not grow with the number of shards.  The payload
+(a record batch, in the engine) is opaque here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.core.time import Time
+
+__all__ = ["DATA", "MARK", "Complete", "Deliver", "Effect", "Finish", "Message", "Send"]
+
+DATA = 0
+MARK = 1
+
+
+class Message(NamedTuple):
+    """What one node sends another over a link of the physical graph."""
+
+    kind: int
+    link: int
+    sender: int
+    target: int
+    incarnation: int
+    """The sender's: messages of any other incarnation are refused."""
+    sequence: int
+    """1, 2, 3, … per sender and target."""
+    time: Time
+    watermark_us: int | None = None
+    """With a mark: event time has come this far."""
+    cut_us: int = 0
+    """With a mark: wall clock at the source when the epoch was cut; for latency figures only."""
+    payload: object = None
+    size: int = 0
+
+
+class Deliver(NamedTuple):
+    """Give a payload to the vertex behind a link."""
+
+    link: int
+    payload: object
+    time: Time
+
+
+class Complete(NamedTuple):
+    """Tell the vertices that an epoch is complete, then report it with ``completed``."""
+
+    epoch: int
+    watermark_us: int | None
+    cut_us: int
+
+
+class Send(NamedTuple):
+    """Put a message on its way."""
+
+    message: Message
+
+
+class Finish(NamedTuple):
+    """All inputs have ended and everything was passed on: the node is done."""
+
+
+Effect = Deliver | Complete | Send | Finish

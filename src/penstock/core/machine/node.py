@@ -1,0 +1,188 @@
+"""The brain of a node: which messages count, when epochs are complete, what to send.
+
+Theory of operation
+-------------------
+A node is driven from outside by four calls and answers each with effects, in the order in which they
+must be performed:
+
+    received(message)   ->  Deliver | Complete …       a message came in
+    produced(...)       ->  Send …                     its vertices made output
+    completed(...)      ->  Send …, Finish             the vertices have worked on a Complete
+    cut(...)            ->  Complete                   (sources) the reader's epoch has ended
+
+It never touches payloads, never asks a clock, and does no I/O.  The same class runs in a Spark task
+and under a simulated schedule.
+
+Messages from one sender carry consecutive numbers and the sender's incarnation.  A repeated number
+is dropped, a gap or a foreign incarnation is refused: after a fence, nothing of the old incarnation
+gets through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock.core.machine.messages import (
+    DATA,
+    MARK,
+    Complete,
+    Deliver,
+    Effect,
+    Finish,
+    Message,
+    Send,
+)
+from penstock.core.progress.marks import EPOCH_END, Completion, MarkAligner
+from penstock.core.time import Time
+from penstock.errors import InvariantError, PeerError
+
+__all__ = ["NodeMachine", "Outlet"]
+
+
+@dataclass(frozen=True)
+class Outlet:
+    """A link that leaves the node, and the nodes behind it."""
+
+    link: int
+    targets: tuple[int, ...]
+
+
+class NodeMachine:
+    """One shard of a chain of stages.
+
+    >>> node = NodeMachine(5, inputs={0: [1, 2]}, outlets=[Outlet(9, (7,))])
+    >>> node.received(Message(MARK, 0, 1, 5, 0, 1, Time.root(0), watermark_us=10))
+    []
+    >>> node.received(Message(MARK, 0, 2, 5, 0, 1, Time.root(0), watermark_us=12))
+    [Complete(epoch=0, watermark_us=10, cut_us=0)]
+    >>> [effect.message.kind for effect in node.completed(0, {9: 10}, 0)]
+    [1]
+    """
+
+    def __init__(
+        self,
+        node: int,
+        inputs: Mapping[int, Sequence[int]],
+        outlets: Iterable[Outlet],
+        incarnation: int = 0,
+        incarnations: Mapping[int, int] | None = None,
+        completed: int = -1,
+    ) -> None:
+        self.node = node
+        self.incarnation = incarnation
+        self.outlets = {outlet.link: outlet for outlet in outlets}
+        senders = [(link, sender) for link, ids in inputs.items() for sender in ids]
+        self.is_source = not senders
+        self.completed_epoch = completed
+        self.finished = False
+        self._aligner = MarkAligner(senders, completed)
+        self._incarnations = {
+            sender: (incarnations or {}).get(sender, 0) for _, sender in senders
+        }
+        self._received = dict.fromkeys(senders, 0)
+        self._sent: dict[tuple[int, int], int] = {}
+        self._cut_us = 0
+
+    # -- input -----------------------------------------------------------------------------------
+
+    def received(self, message: Message) -> list[Effect]:
+        """A message from a sender of ours."""
+        key = (message.link, message.sender)
+        known = self._received.get(key)
+        if known is None:
+            raise PeerError(
+                f"node {self.node}: node {message.sender} does not send on link {message.link}"
+            )
+        if message.incarnation != self._incarnations[message.sender]:
+            return []
+        if message.sequence <= known:
+            return []
+        if message.sequence != known + 1:
+            raise PeerError(
+                f"node {self.node}: message {message.sequence} of node {message.sender} arrived "
+                f"after {known}: something in between is missing"
+            )
+        self._received[key] = message.sequence
+        if message.kind == DATA:
+            if message.time.epoch <= self._aligner.completed:
+                raise PeerError(
+                    f"node {self.node}: node {message.sender} sent rows of epoch "
+                    f"{message.time.epoch}, which is complete"
+                )
+            return [Deliver(message.link, message.payload, message.time)]
+        if message.kind != MARK:
+            raise PeerError(f"node {self.node}: unknown kind of message {message.kind}")
+        self._cut_us = max(self._cut_us, message.cut_us)
+        completions = self._aligner.mark(key, message.time.epoch, message.watermark_us)
+        return [self._complete(completion) for completion in completions]
+
+    def _complete(self, completion: Completion) -> Effect:
+        return Complete(completion.epoch, completion.watermark_us, self._cut_us)
+
+    def cut(self, epoch: int, watermark_us: int | None, cut_us: int) -> list[Effect]:
+        """A source's reader has come to the end of an epoch."""
+        if not self.is_source or epoch <= self.completed_epoch:
+            raise InvariantError(
+                f"node {self.node}: cannot cut epoch {epoch} after {self.completed_epoch}"
+            )
+        return [Complete(epoch, watermark_us, cut_us)]
+
+    # -- output ----------------------------------------------------------------------------------
+
+    def produced(
+        self, link: int, parts: Iterable[tuple[int, object, int]], time: Time
+    ) -> list[Effect]:
+        """The vertices made output: ``(target, payload, size)`` for each target that gets some."""
+        if time.epoch <= self.completed_epoch:
+            raise InvariantError(
+                f"node {self.node}: output at epoch {time.epoch}, which was already passed on as "
+                "complete"
+            )
+        return [
+            Send(self._message(DATA, link, target, time, payload=payload, size=size))
+            for target, payload, size in parts
+        ]
+
+    def completed(
+        self, epoch: int, watermarks_us: Mapping[int, int | None], cut_us: int
+    ) -> list[Effect]:
+        """The vertices have worked on a Complete; these are the watermarks to pass on, per link."""
+        self.completed_epoch = epoch
+        time = Time.root(epoch)
+        effects: list[Effect] = [
+            Send(self._message(MARK, outlet.link, target, time, watermarks_us[outlet.link], cut_us))
+            for outlet in self.outlets.values()
+            for target in outlet.targets
+        ]
+        if epoch >= EPOCH_END:
+            self.finished = True
+            effects.append(Finish())
+        return effects
+
+    def _message(
+        self,
+        kind: int,
+        link: int,
+        target: int,
+        time: Time,
+        watermark_us: int | None = None,
+        cut_us: int = 0,
+        payload: object = None,
+        size: int = 0,
+    ) -> Message:
+        sequence = self._sent.get((link, target), 0) + 1
+        self._sent[link, target] = sequence
+        return Message(
+            kind,
+            link,
+            self.node,
+            target,
+            self.incarnation,
+            sequence,
+            time,
+            watermark_us,
+            cut_us,
+            payload,
+            size,
+        )

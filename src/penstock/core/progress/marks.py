@@ -1,0 +1,99 @@
+"""Epochs and watermarks carried in band: when is an epoch complete at a node?
+
+Every sender marks the end of its epochs on every edge, in order with its data: ``(epoch, watermark)``
+says "nothing at or before ``epoch`` will follow; event time has reached ``watermark``".  An epoch is
+complete at a node when all senders of all its inputs have marked it.
+
+Determinism
+-----------
+A sender's watermark after epoch ``e`` is that of its last mark at or before ``e``; the node's is the
+least over its senders.  Completions are reported for every epoch that any sender marked, in
+ascending order.  Both are functions of the marks themselves, never of the order of their arrival.
+
+This is exact for graphs without cycles and needs no coordinator.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from penstock.errors import PeerError
+
+__all__ = ["EPOCH_END", "WATERMARK_END", "Completion", "MarkAligner"]
+
+EPOCH_END = 1 << 62
+"""The epoch that marks the end of a stream: nothing follows."""
+WATERMARK_END = (1 << 63) - 1
+"""The watermark (µs) after the last row of a stream that has been used up."""
+
+S = TypeVar("S", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Completion:
+    """An epoch is complete; ``watermark_us`` is the event-time watermark after it."""
+
+    epoch: int
+    watermark_us: int | None
+
+
+@dataclass
+class _Sender:
+    marks: deque[tuple[int, int | None]] = field(default_factory=deque)
+    """Marks above the node's completed epoch, ascending."""
+    closed: int = -1
+    watermark_us: int | None = None
+    """Watermark at the node's completed epoch."""
+
+
+class MarkAligner(Generic[S]):
+    """Aligns the marks of all senders of a node.
+
+    >>> aligner = MarkAligner(["a", "b"])
+    >>> aligner.mark("a", 0, 10)
+    []
+    >>> aligner.mark("a", 1, 20)
+    []
+    >>> aligner.mark("b", 1, 15)
+    [Completion(epoch=0, watermark_us=None), Completion(epoch=1, watermark_us=15)]
+    """
+
+    def __init__(self, senders: Iterable[S], completed: int = -1) -> None:
+        self._senders: dict[S, _Sender] = {sender: _Sender(closed=completed) for sender in senders}
+        self.completed = completed
+
+    def mark(self, sender: S, epoch: int, watermark_us: int | None) -> list[Completion]:
+        """Take a mark; give the epochs that are complete now, oldest first."""
+        state = self._senders.get(sender)
+        if state is None:
+            raise PeerError(f"a mark from {sender!r}, which does not send here")
+        if epoch <= state.closed:
+            raise PeerError(
+                f"{sender!r} marked epoch {epoch} after {state.closed}: marks must ascend"
+            )
+        state.closed = epoch
+        state.marks.append((epoch, watermark_us))
+        reached = min(s.closed for s in self._senders.values())
+        if reached <= self.completed:
+            return []
+        epochs = sorted(
+            {e for s in self._senders.values() for e, _ in s.marks if e <= reached} | {reached}
+        )
+        completions = [Completion(e, self._watermark_at(e)) for e in epochs]
+        self.completed = reached
+        return completions
+
+    def _watermark_at(self, epoch: int) -> int | None:
+        least: int | None = None
+        known = True
+        for state in self._senders.values():
+            while state.marks and state.marks[0][0] <= epoch:
+                state.watermark_us = state.marks.popleft()[1]
+            if state.watermark_us is None:
+                known = False
+            elif least is None or state.watermark_us < least:
+                least = state.watermark_us
+        return least if known else None

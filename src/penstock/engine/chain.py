@@ -1,0 +1,272 @@
+"""A chain's vertices at work in one node: fused calls, notifications, watermarks, errors.
+
+The chain performs what the node's machine asks for.  Output of one vertex goes straight into the next
+one's ``onRecv``; what leaves the chain is split by the link's exchange and handed to the machine,
+which numbers it.  Every error is given the stage, node and epoch in which it arose.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.core.progress.marks import EPOCH_END, WATERMARK_END
+from penstock.core.time import Time
+from penstock.errors import FunctionError, InvariantError, PenstockError
+from penstock.operators.base import Broadcast, Forward, Hash
+from penstock.operators.watermark import WatermarkVertex
+from penstock.physical import Chain, Link, PhysicalPlan
+from penstock.vertex import Place, Vertex
+from penstock.wire.hashing import split_by_shard
+
+__all__ = ["ChainRunner"]
+
+Part = tuple[int, pa.RecordBatch, int]
+Produce = Callable[[int, Iterable[Part], Time], None]
+
+HISTORY = 1024
+"""How many epochs back a vertex may ask for the watermark."""
+
+
+class ChainRunner:
+    """The vertices of one node."""
+
+    def __init__(self, plan: PhysicalPlan, chain: Chain, node: int, produce: Produce) -> None:
+        shard = node - chain.first_node
+        self.node_name = chain.node_name(node)
+        self.counters: dict[str, int] = {}
+        self.rows_out = 0
+        self.now = Time.root(0)
+        self._produce = produce
+        self._stages = [
+            _StageRunner(self, position, Place(stage.name, shard, chain.shards), stage.operator)
+            for position, stage in enumerate(chain.stages)
+        ]
+        for runner, stage in zip(self._stages, chain.stages, strict=True):
+            if stage.parent is not None:
+                parent, port = stage.parent
+                self._stages[parent].inner[port] = runner
+                runner.watermarks = self._stages[parent].watermarks_out
+        for link in plan.links_out_of(chain.index):
+            splitter = _splitter(plan, link, node)
+            self._stages[link.source_stage].outer.setdefault(link.source_port, []).append(
+                (link.index, splitter)
+            )
+
+    @property
+    def vertices(self) -> list[Vertex]:
+        """The vertices in the order of the chain."""
+        return [stage.vertex for stage in self._stages]
+
+    def open(self) -> None:
+        """Open the vertices."""
+        for stage in self._stages:
+            stage.guard(stage.vertex.open, stage)
+
+    def close(self) -> None:
+        """Close the vertices; each is closed even if another one fails."""
+        failed: PenstockError | None = None
+        for stage in self._stages:
+            try:
+                stage.guard(stage.vertex.close)
+            except PenstockError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def deliver(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
+        """A batch for the head of the chain."""
+        self.now = time
+        head = self._stages[0]
+        head.guard(head.vertex.onRecv, port, batch, time)
+
+    def emit(self, batch: pa.RecordBatch, time: Time) -> None:
+        """A batch that a source's reader made: the output of the head."""
+        self.now = time
+        self._stages[0].send(0, batch, time)
+
+    def complete(self, epoch: int, watermark_us: int | None) -> dict[int, int | None]:
+        """An epoch is complete: deliver what was asked for; give each link's watermark."""
+        self._stages[0].watermarks.append(epoch, watermark_us)
+        passed_on: dict[int, int | None] = {}
+        for stage in self._stages:
+            stage.notify_up_to(epoch)
+            if stage.watermarks_out is not stage.watermarks:
+                stage.watermarks_out.append(epoch, stage.watermark_after(epoch))
+            for links in stage.outer.values():
+                passed_on.update((link, stage.watermarks_out.last) for link, _ in links)
+        return passed_on
+
+    @property
+    def watermark_us(self) -> int | None:
+        """The watermark after the last complete epoch, as the end of the chain has it."""
+        return self._stages[-1].watermarks_out.last
+
+    def seen_us(self) -> int | None:
+        """Event time as far as the rows so far show it, for early epoch cuts."""
+        seen: int | None = None
+        for stage in self._stages:
+            if isinstance(stage.vertex, WatermarkVertex):
+                seen = stage.vertex.seen_us()
+        return seen
+
+
+class _Watermarks:
+    """The watermark as a step function of the epoch."""
+
+    def __init__(self) -> None:
+        self._epochs: list[int] = []
+        self._values: list[int | None] = []
+
+    @property
+    def last(self) -> int | None:
+        return self._values[-1] if self._values else None
+
+    def append(self, epoch: int, value: int | None) -> None:
+        self._epochs.append(epoch)
+        self._values.append(value)
+        if len(self._epochs) > 2 * HISTORY:
+            del self._epochs[:HISTORY]
+            del self._values[:HISTORY]
+
+    def at(self, epoch: int) -> int | None:
+        position = bisect.bisect_right(self._epochs, epoch)
+        return self._values[position - 1] if position else None
+
+
+class _StageRunner:
+    """One vertex and the context it sees."""
+
+    def __init__(self, chain: ChainRunner, position: int, place: Place, operator: Any) -> None:
+        self.place = place
+        self.vertex: Vertex = operator.vertex()
+        self.inner: dict[int, _StageRunner] = {}
+        self.outer: dict[int, list[tuple[int, _Splitter]]] = {}
+        self.watermarks = _Watermarks()
+        self.watermarks_out = self.watermarks
+        if isinstance(self.vertex, WatermarkVertex):
+            self.watermarks_out = _Watermarks()
+        self._chain = chain
+        self._position = position
+        self._asked: list[int] = []
+        self._times: set[int] = set()
+
+    # -- VertexContext ---------------------------------------------------------------------------
+
+    def send(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
+        if not self._chain.now.less_equal(time):
+            raise self._error(f"it sent rows at {time} while working on {self._chain.now}")
+        inner = self.inner.get(port)
+        if inner is not None:
+            inner.guard(inner.vertex.onRecv, 0, batch, time)
+        for link, splitter in self.outer.get(port, ()):
+            self._chain.rows_out += batch.num_rows
+            self._chain._produce(link, splitter(batch), time)
+
+    def notify(self, time: Time) -> None:
+        if not self._chain.now.less_equal(time):
+            raise self._error(
+                f"it asked for a notification at {time} while working on {self._chain.now}"
+            )
+        if time.epoch not in self._times:
+            self._times.add(time.epoch)
+            heapq.heappush(self._asked, time.epoch)
+
+    def watermark(self, time: Time) -> int | None:
+        return self.watermarks.at(time.epoch)
+
+    def count(self, name: str, value: int) -> None:
+        counters = self._chain.counters
+        key = f"{self.place.stage}.{name}"
+        counters[key] = counters.get(key, 0) + value
+
+    # -- for the chain ---------------------------------------------------------------------------
+
+    def notify_up_to(self, epoch: int) -> None:
+        """Deliver the notifications that are due, also those that these ask for in turn.
+
+        At the end of the stream every time is complete, so a vertex that always asks for the next
+        epoch would never be done: then only what was asked for before counts.
+        """
+        last = self._asked_until() if epoch >= EPOCH_END else epoch
+        while self._asked and self._asked[0] <= last:
+            due = heapq.heappop(self._asked)
+            self._times.discard(due)
+            time = Time.root(due)
+            self._chain.now = time
+            self.guard(self.vertex.onNotify, time)
+
+    def _asked_until(self) -> int:
+        return max(self._asked, default=-1)
+
+    def watermark_after(self, epoch: int) -> int | None:
+        """What a WithWatermark stage passes on after an epoch."""
+        if not isinstance(self.vertex, WatermarkVertex):
+            raise InvariantError(f"stage {self.place.stage!r} sets no watermark")
+        after = self.vertex.after(epoch)
+        return WATERMARK_END if self.watermarks.at(epoch) == WATERMARK_END else after
+
+    def guard(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call into a vertex; whatever it raises gets stage, node and epoch."""
+        try:
+            function(*arguments)
+        except PenstockError as error:
+            for key, value in self._where().items():
+                error.parameters.setdefault(key, value)
+            raise
+        except Exception as error:
+            raise self._error(
+                f"{type(error).__name__}: {error}", traceback="".join(_user_frames(error))
+            ) from error
+
+    def _error(self, what: str, **parameters: Any) -> FunctionError:
+        where = self._where()
+        return FunctionError(
+            f"stage {where['stage']!r}, node {where['node']}, epoch {where['epoch']}: {what}",
+            **where,
+            **parameters,
+        )
+
+    def _where(self) -> dict[str, Any]:
+        return {
+            "stage": self.place.stage,
+            "node": self._chain.node_name,
+            "epoch": self._chain.now.epoch,
+        }
+
+
+def _user_frames(error: BaseException) -> Sequence[str]:
+    """The traceback, from the call into the vertex on."""
+    return traceback.format_exception(error)
+
+
+_Splitter = Callable[[pa.RecordBatch], list[Part]]
+
+
+def _splitter(plan: PhysicalPlan, link: Link, node: int) -> _Splitter:
+    """How a link divides a batch among its targets."""
+    targets = plan.targets(link, node)
+    exchange = link.exchange
+    if isinstance(exchange, Hash) and len(targets) > 1:
+        columns, shards, first = exchange.columns, len(targets), targets[0]
+
+        def by_hash(batch: pa.RecordBatch) -> list[Part]:
+            parts = split_by_shard(batch, columns, shards)
+            return [
+                (first + shard, part, part.nbytes)
+                for shard, part in enumerate(parts)
+                if part is not None and part.num_rows
+            ]
+
+        return by_hash
+    if isinstance(exchange, Broadcast):
+        return lambda batch: [(target, batch, batch.nbytes) for target in targets]
+    if isinstance(exchange, Forward) or len(targets) == 1:
+        only = targets[0]
+        return lambda batch: [(only, batch, batch.nbytes)]
+    raise InvariantError(f"link {link.index}: {len(targets)} targets behind {exchange}")

@@ -1,0 +1,61 @@
+"""The settings of a run, checked once, on the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from penstock.durations import Duration, duration_us
+from penstock.errors import SettingsError
+
+__all__ = ["RunSettings"]
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How a flow runs; see :func:`penstock.engine.spark.start.start` for what each means."""
+
+    hosts: int | None = None
+    parallelism: int | None = None
+    checkpointLocation: str | None = None
+    availableNow: bool = False
+    epochInterval: Duration = "100 ms"
+    drainTimeout: Duration = "1500 ms"
+    hostTimeout: Duration = "60 seconds"
+    startTimeout: Duration = "60 seconds"
+    lease: Duration = "4 seconds"
+    windowBytes: int = 4 << 20
+    rowsMax: int = 65_536
+    progressInterval: Duration = "1 second"
+
+    @classmethod
+    def checked(cls, options: dict[str, Any]) -> RunSettings:
+        """Settings from keyword arguments; an unknown or senseless one is refused."""
+        names = [field.name for field in fields(cls)]
+        for name in options:
+            if name not in names:
+                raise SettingsError(
+                    f"start: there is no option {name!r}; the options are {', '.join(names)}",
+                    option=name,
+                )
+        settings = cls(**options)
+        for name in ("hosts", "parallelism"):
+            value = getattr(settings, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise SettingsError(f"start: {name} must be a whole number from 1 up, got {value!r}")
+        for name in ("windowBytes", "rowsMax"):
+            if getattr(settings, name) < 1:
+                raise SettingsError(f"start: {name} must be positive")
+        if settings.us("epochInterval") < 1000:
+            raise SettingsError("start: epochInterval must be at least 1 ms")
+        for name in ("drainTimeout", "hostTimeout", "startTimeout", "lease", "progressInterval"):
+            settings.us(name)
+        return settings
+
+    def us(self, name: str) -> int:
+        """A duration in microseconds."""
+        return duration_us(getattr(self, name), name)
+
+    def s(self, name: str) -> float:
+        """A duration in seconds."""
+        return self.us(name) / 1_000_000

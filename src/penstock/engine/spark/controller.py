@@ -1,0 +1,420 @@
+"""The controller on the driver: performs what the controller's machine decides.
+
+One thread takes events (from hosts' channels, from Spark jobs, from the user) out of a queue, gives
+them to the machine and performs the effects.  The driver is a host of its own, number 0, for the sinks
+and sources that must live there; its loop runs in another thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import secrets
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from penstock.connectors.driver import DriverSink
+from penstock.connectors.memory import MemorySource
+from penstock.core.machine.controller import (
+    Assign,
+    Commit,
+    ControllerEffect,
+    ControllerMachine,
+    Ended,
+    EndHosts,
+    Go,
+    Phase,
+    StopSources,
+)
+from penstock.core.progress.marks import EPOCH_END
+from penstock.engine.clock import EpochClock, now_us
+from penstock.engine.host import Host
+from penstock.engine.settings import RunSettings
+from penstock.engine.spark.host_task import DRIVER, HostTask, build_nodes, node_figures
+from penstock.engine.spark.launch import HostJob
+from penstock.engine.store import FlowStore
+from penstock.engine.transport import Transport
+from penstock.errors import HostLostError, PenstockError, TransientError
+from penstock.operators.base import SourceOperator
+from penstock.physical import PhysicalPlan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Controller", "HostInfo"]
+
+log = logging.getLogger(__name__)
+
+PING_S = 0.5
+END_S = 0.7
+"""How long hosts may take to end before their jobs are cancelled."""
+
+
+class HostInfo:
+    """What the controller knows of a host."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.address = ""
+        self.pid: int | None = None
+        self.heard_s = time.monotonic()
+        self.figures: dict[int, dict[str, Any]] = {}
+
+
+class Controller:
+    """Runs one flow on a session."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        plan: PhysicalPlan,
+        settings: RunSettings,
+        hosts: int,
+        store: FlowStore | None,
+        resume: int,
+        base: int,
+        driver_address: tuple[str, str],
+        on_progress: Callable[[], None],
+        on_ended: Callable[[PenstockError | None], None],
+    ) -> None:
+        self.plan = plan
+        self.settings = settings
+        self.store = store
+        self.hosts = {number: HostInfo(number) for number in range(1, hosts + 1)}
+        self.placement = plan.place(list(self.hosts), DRIVER)
+        self.resume = resume
+        self.base = base
+        self.started_us = now_us()
+        self.sink_latency_us: dict[str, int] = {}
+        self._spark = spark
+        self._secret = secrets.token_hex(16)
+        self._tag = f"penstock-{uuid.uuid4().hex[:12]}"
+        self._on_progress = on_progress
+        self._on_ended = on_ended
+        self._events: queue.SimpleQueue[Callable[[], list[ControllerEffect]]] = queue.SimpleQueue()
+        self._jobs: dict[int, HostJob] = {}
+        self._cuts: dict[tuple[str, int], int] = {}
+        self._end_by_s: float | None = None
+        self._cancelled = False
+        self._over = threading.Event()
+        self._start_by_s = time.monotonic() + settings.s("startTimeout")
+        self.machine = ControllerMachine(
+            hosts=[DRIVER, *self.hosts],
+            nodes=self.placement,
+            sinks={name: list(chain.nodes) for name, chain in plan.sinks},
+            drain_ms=settings.us("drainTimeout") // 1000,
+            completed=resume,
+        )
+        bind, public = driver_address
+        self.host = Host(
+            DRIVER,
+            lambda host: Transport(
+                DRIVER,
+                bind,
+                self._secret,
+                host.arrived,
+                self._control_arrived,
+                host.wake,
+                self._on_broken,
+                settings.windowBytes,
+            ),
+            self._control_arrived,
+            lambda error: self._post(lambda: self.machine.failed(error.to_dict())),
+            self._driver_sink,
+            lambda node: self._post(lambda: self.machine.node_finished(node)),
+            self._on_broken,
+        )
+        self.address = self.host.transport.address.replace(bind, public, 1)
+        self._thread = threading.Thread(
+            target=self._run, name="penstock-controller", daemon=True
+        )
+        self._host_thread = threading.Thread(
+            target=self.host.run, name="penstock-driver-host", daemon=True
+        )
+
+    # -- called by the handle --------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Launch the hosts and begin."""
+        shipped = without_driver_operators(self.plan)
+        self._host_thread.start()
+        self._post(lambda: self.machine.registered(DRIVER, self.address))
+        for number in self.hosts:
+            task = HostTask(
+                number,
+                shipped,
+                self.address,
+                self._secret,
+                self.settings.s("lease"),
+                self.settings.windowBytes,
+            )
+            job = HostJob(self._spark, task, self._tag, self._job_ended)
+            self._jobs[number] = job
+            job.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask for an orderly end."""
+        for operator in self._driver_sinks().values():
+            operator.stopping()
+        self._post(lambda: self.machine.stop_asked(_now_ms()))
+
+    def sever(self, host: int) -> None:
+        """Break every connection of a host, for drills; nothing may be lost by it."""
+        peers = [DRIVER, *(number for number in self.hosts if number != host)]
+        self.host.transport.control(host, {"kind": "sever", "peers": peers})
+        self.host.transport.sever(host)
+
+    def figures(self) -> dict[int, dict[str, Any]]:
+        """The latest figures of every node."""
+        merged = {n: node_figures(runner) for n, runner in list(self.host.nodes.items())}
+        for info in self.hosts.values():
+            merged.update(info.figures)
+        return merged
+
+    # -- events ----------------------------------------------------------------------------------
+
+    def _post(self, event: Callable[[], list[ControllerEffect]]) -> None:
+        self._events.put(event)
+
+    def _control_arrived(self, peer: int, body: dict[str, Any]) -> None:
+        self._post(lambda: self._control(peer, body))
+
+    def _control(self, peer: int, body: dict[str, Any]) -> list[ControllerEffect]:
+        info = self.hosts[peer]
+        info.heard_s = time.monotonic()
+        kind = body["kind"]
+        if "figures" in body:
+            info.figures = body["figures"]
+        if kind == "registered":
+            info.address, info.pid = body["address"], body["pid"]
+            self.host.transport.connect(peer, info.address)
+            return self.machine.registered(peer, info.address)
+        if kind == "ready":
+            return self.machine.ready(peer)
+        if kind == "sink":
+            return self._sink(body["sink"], body["node"], body["epoch"], body["cut_us"])
+        if kind == "finished":
+            return self.machine.node_finished(body["node"])
+        if kind == "failed":
+            return self.machine.failed(body["error"])
+        return []
+
+    def _driver_sink(self, sink: str, node: int, epoch: int, cut_us: int) -> None:
+        """Called in the driver host's loop when an epoch is complete at a sink there."""
+        operator = self._driver_sinks().get(sink)
+        if operator is not None and epoch < EPOCH_END:
+            operator.advance(epoch)
+        self._post(lambda: self._sink(sink, node, epoch, cut_us))
+
+    def _sink(self, sink: str, node: int, epoch: int, cut_us: int) -> list[ControllerEffect]:
+        if epoch >= EPOCH_END:
+            return []
+        if cut_us:
+            self.sink_latency_us[sink] = now_us() - cut_us
+        return self.machine.sink_completed(sink, node, epoch)
+
+    def _job_ended(self, host: int, error: PenstockError | None) -> None:
+        failure = None if error is None else self._with_nodes(host, error).to_dict()
+        self._post(lambda: self.machine.host_ended(host, failure))
+
+    def _with_nodes(self, host: int, error: PenstockError) -> PenstockError:
+        nodes = [self.plan.node_name(n) for n, at in self.placement.items() if at == host]
+        info = self.hosts[host]
+        if isinstance(error, HostLostError):
+            error.message += f" (process {info.pid}; it ran {', '.join(nodes) or 'no node'})"
+        error.parameters.update(nodes=", ".join(nodes), pid=info.pid)
+        return error
+
+    def _on_broken(self, peer: int, why: str) -> None:
+        log.info("channel with host %d broke: %s", peer, why)
+
+    # -- the thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        ping_at = progress_at = 0.0
+        while not self._over.is_set():
+            try:
+                event = self._events.get(timeout=0.1)
+            except queue.Empty:
+                pass
+            else:
+                self._perform(event)
+            now = time.monotonic()
+            if now >= ping_at:
+                ping_at = now + PING_S
+                self._tell_all({"kind": "ping"})
+                self._look_after(now)
+            if now >= progress_at:
+                progress_at = now + self.settings.s("progressInterval")
+                self._on_progress()
+
+    def _perform(self, event: Callable[[], list[ControllerEffect]]) -> None:
+        try:
+            for effect in event():
+                self._effect(effect)
+        except PenstockError as error:
+            self._fail(error)
+        except Exception as error:
+            log.exception("the controller failed")
+            self._fail(PenstockError(f"controller: {type(error).__name__}: {error}"))
+
+    def _fail(self, error: PenstockError) -> None:
+        for effect in self.machine.failed(error.to_dict()):
+            self._effect(effect)
+
+    def _effect(self, effect: ControllerEffect) -> None:
+        if isinstance(effect, Assign):
+            self._assign(effect)
+        elif isinstance(effect, Go):
+            self._tell_all({"kind": "go"})
+            self.host.call(self.host.start_sources)
+        elif isinstance(effect, StopSources):
+            self._tell_all({"kind": "stop_sources"})
+            self.host.call(self.host.stop_sources)
+        elif isinstance(effect, Commit):
+            if self.store is not None:
+                self.store.commits(effect.sink).commit(effect.epoch)
+        elif isinstance(effect, EndHosts):
+            self._end_by_s = time.monotonic() + END_S
+            failure = self.machine.failure
+            if failure is not None:
+                error = PenstockError.from_dict(dict(failure))
+                for operator in self._driver_sinks().values():
+                    operator.fail(error)
+            self._tell_all({"kind": "end"})
+            self.host.end()
+            threading.Thread(target=self._await_driver_host, daemon=True).start()
+        elif isinstance(effect, Ended):
+            self._finish(effect)
+
+    def _assign(self, effect: Assign) -> None:
+        clock = EpochClock.starting(
+            self.base, self.started_us, self.settings.us("epochInterval")
+        )
+        body = {
+            "kind": "assign",
+            "addresses": dict(effect.addresses),
+            "placement": self.placement,
+            "base": clock.base,
+            "origin_us": clock.origin_us,
+            "interval_us": clock.interval_us,
+            "started_us": self.started_us,
+            "resume": self.resume,
+            "store": None if self.store is None else str(self.store.path),
+            "available_now": self.settings.availableNow,
+            "rows_max": self.settings.rowsMax,
+        }
+        self._tell_all(body)
+        self.host.call(lambda: self._build_here(body))
+
+    def _build_here(self, body: dict[str, Any]) -> None:
+        build_nodes(self.host, self.plan, body)
+        for operator in self._driver_sinks().values():
+            operator.resume(self.resume + 1)
+        for source in self._memory_sources():
+            source.on_push = self.host.wake
+        self._post(lambda: self.machine.ready(DRIVER))
+
+    def _look_after(self, now: float) -> None:
+        """Deadlines: starting, silent hosts, draining, ending."""
+        for effect in self.machine.time_passed(_now_ms()):
+            self._effect(effect)
+        phase = self.machine.phase
+        if phase in (Phase.LAUNCHING, Phase.PREPARING) and now > self._start_by_s:
+            missing = ", ".join(map(str, self.machine.missing))
+            self._fail(
+                TransientError(
+                    f"the flow did not start within {self.settings.startTimeout}: host {missing} "
+                    f"still {phase.value}; is the session busy, or has it too few task slots?"
+                )
+            )
+        elif phase in (Phase.RUNNING, Phase.DRAINING):
+            limit = self.settings.s("hostTimeout")
+            for info in self.hosts.values():
+                if now - info.heard_s > limit:
+                    silent = HostLostError(
+                        f"host {info.number} was lost: not heard for {now - info.heard_s:.0f} s",
+                        host=info.number,
+                    )
+                    self._fail(self._with_nodes(info.number, silent))
+        elif phase is Phase.ENDING and self._end_by_s is not None and now > self._end_by_s:
+            self._cancel()
+
+    def _cancel(self) -> None:
+        """The backstop: cancel the jobs of hosts that did not end by themselves."""
+        if not self._cancelled:
+            self._cancelled = True
+            log.warning("cancelling the Spark jobs of hosts that did not end when told")
+            self._spark.sparkContext.cancelJobsWithTag(self._tag)
+
+    def _await_driver_host(self) -> None:
+        """The driver's loop may be inside somebody's function: do not wait for it for ever."""
+        self.host.ended.wait(END_S)
+        self._post(lambda: self.machine.host_ended(DRIVER, None))
+
+    def _tell_all(self, body: dict[str, Any]) -> None:
+        for info in self.hosts.values():
+            if info.address:
+                self.host.transport.control(info.number, body)
+
+    def _finish(self, effect: Ended) -> None:
+        self.host.transport.close()
+        error = None
+        if effect.failure is not None:
+            error = PenstockError.from_dict(dict(effect.failure))
+        for source in self._memory_sources():
+            source.on_push = None
+            if error is not None:
+                source.fail(error)
+        for operator in self._driver_sinks().values():
+            operator.end()
+        if self.store is not None:
+            self.store.close()
+        self._on_progress()
+        self._over.set()
+        self._on_ended(error)
+
+    def _driver_sinks(self) -> dict[str, DriverSink]:
+        return {
+            stage.name: stage.operator
+            for chain in self.plan.chains
+            for stage in chain.stages
+            if isinstance(stage.operator, DriverSink)
+        }
+
+    def _memory_sources(self) -> list[MemorySource]:
+        return [
+            operator.source
+            for chain in self.plan.chains
+            if isinstance(operator := chain.stages[0].operator, SourceOperator)
+            and isinstance(operator.source, MemorySource)
+        ]
+
+
+def without_driver_operators(plan: PhysicalPlan) -> PhysicalPlan:
+    """The plan as hosts get it: what lives on the driver stays there."""
+    chains = tuple(
+        replace(chain, stages=tuple(replace(s, operator=_STAYS) for s in chain.stages))
+        if chain.on_driver
+        else chain
+        for chain in plan.chains
+    )
+    return replace(plan, chains=chains)
+
+
+class _Stays:
+    """Stands for an operator that did not travel."""
+
+    sink = False
+
+
+_STAYS: Any = _Stays()
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,261 @@
+"""What runs inside a Spark task: a host, its lease and its heartbeat.
+
+The task never ends by itself.  It registers with the controller on the driver, gets its nodes, runs
+them, and returns when the controller says so.  A thread beside the loop ends the process when the
+controller was not heard for too long or the parent process is gone, so that nothing is left behind
+when a driver dies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from penstock.connectors.base import SourceContext
+from penstock.engine.clock import EpochClock
+from penstock.engine.host import Host, NodeRunner
+from penstock.engine.source import SourceDriver, SourceRecord
+from penstock.engine.store import BoundaryLog, Resume
+from penstock.engine.transport import Transport
+from penstock.errors import PenstockError
+from penstock.operators.base import SourceOperator
+from penstock.physical import PhysicalPlan
+
+__all__ = ["DRIVER", "HostTask", "build_nodes", "node_figures"]
+
+log = logging.getLogger(__name__)
+
+DRIVER = 0
+"""The driver's number among the hosts."""
+BEAT_S = 0.2
+FROZEN_S = 1.0
+"""A gap this long between two beats means that this process did not run."""
+GRACE_S = 0.5
+"""How long a loop may take to end once it was told to."""
+
+
+@dataclass(frozen=True)
+class HostTask:
+    """Everything a host needs to come up; travels through Spark with the code."""
+
+    host: int
+    plan: PhysicalPlan
+    driver: str
+    secret: str
+    lease_s: float
+    window_bytes: int
+
+    def __call__(self, _partition: Iterator[Any]) -> Iterator[int]:
+        """The body of the task."""
+        _HostProcess(self).run()
+        yield self.host
+
+
+class _HostProcess:
+    """A host in this process."""
+
+    def __init__(self, task: HostTask) -> None:
+        self.task = task
+        self.heard = time.monotonic()
+        self.host = Host(
+            task.host,
+            self._transport,
+            self._on_control,
+            self._on_failure,
+            self._on_sink,
+            self._on_finished,
+            self._on_broken,
+        )
+
+    def _transport(self, host: Host) -> Transport:
+        return Transport(
+            self.task.host,
+            local_address(self.task.driver),
+            self.task.secret,
+            host.arrived,
+            self._control_arrived,
+            host.wake,
+            lambda peer, why: log.info("host %d: channel to %d broke: %s", host.number, peer, why),
+            self.task.window_bytes,
+        )
+
+    def run(self) -> None:
+        prepare_process()
+        transport = self.host.transport
+        transport.connect(DRIVER, self.task.driver)
+        self._tell({"kind": "registered", "address": transport.address, "pid": os.getpid()})
+        threading.Thread(target=self._keep_lease, name="penstock-lease", daemon=True).start()
+        try:
+            self.host.run()
+            transport.drain(GRACE_S)
+        finally:
+            transport.close()
+
+    def _tell(self, body: dict[str, Any]) -> None:
+        self.host.transport.control(DRIVER, body)
+
+    # -- from the controller ---------------------------------------------------------------------
+
+    def _control_arrived(self, _peer: int, body: dict[str, Any]) -> None:
+        self.heard = time.monotonic()
+        kind = body["kind"]
+        if kind == "assign":
+            self.host.call(lambda: self._assign(body))
+        elif kind == "go":
+            self.host.call(self.host.start_sources)
+        elif kind == "stop_sources":
+            self.host.call(self.host.stop_sources)
+        elif kind == "sever":
+            for peer in body["peers"]:
+                self.host.transport.sever(peer)
+        elif kind == "end":
+            self.host.end()
+            threading.Thread(target=self._end_soon, name="penstock-end", daemon=True).start()
+
+    def _on_control(self, peer: int, body: dict[str, Any]) -> None:
+        self._control_arrived(peer, body)
+
+    def _end_soon(self) -> None:
+        """A loop that is stuck in somebody's function must not keep the process alive."""
+        if not self.host.ended.wait(GRACE_S):
+            os._exit(1)
+
+    def _assign(self, body: dict[str, Any]) -> None:
+        for peer, address in body["addresses"].items():
+            if peer != self.host.number:
+                self.host.transport.connect(peer, address)
+        build_nodes(self.host, self.task.plan, body)
+        self._tell({"kind": "ready"})
+
+    # -- to the controller -----------------------------------------------------------------------
+
+    def _on_failure(self, error: PenstockError) -> None:
+        self._tell({"kind": "failed", "error": error.to_dict()})
+
+    def _on_sink(self, sink: str, node: int, epoch: int, cut_us: int) -> None:
+        self._tell({"kind": "sink", "sink": sink, "node": node, "epoch": epoch, "cut_us": cut_us})
+
+    def _on_finished(self, node: int) -> None:
+        self._tell({"kind": "finished", "node": node, "figures": self._figures()})
+
+    def _on_broken(self, peer: int, why: str) -> None:
+        log.info("host %d: channel to %d broke: %s", self.host.number, peer, why)
+
+    def _figures(self) -> dict[int, dict[str, Any]]:
+        return {node: node_figures(runner) for node, runner in list(self.host.nodes.items())}
+
+    # -- the lease -------------------------------------------------------------------------------
+
+    def _keep_lease(self) -> None:
+        parent = os.getppid()
+        beat = time.monotonic()
+        while not self.host.ended.is_set():
+            time.sleep(BEAT_S)
+            now = time.monotonic()
+            if now - beat > FROZEN_S:
+                self.heard = now
+            beat = now
+            if os.getppid() != parent:
+                os._exit(1)
+            if now - self.heard > self.task.lease_s:
+                os._exit(1)
+            self._tell({"kind": "beat", "figures": self._figures()})
+
+
+def build_nodes(host: Host, plan: PhysicalPlan, body: dict[str, Any]) -> None:
+    """Build the nodes that an assignment gives a host."""
+    host.placement = dict(body["placement"])
+    clock = EpochClock(body["base"], body["origin_us"], body["interval_us"])
+    for node, at in host.placement.items():
+        if at == host.number:
+            chain = plan.chain_of_node(node)
+            factory = None
+            if chain.is_source:
+                factory = _source_factory(plan, node, clock, body)
+            host.add_node(plan, node, factory, completed=body["resume"])
+
+
+def _source_factory(
+    plan: PhysicalPlan, node: int, clock: EpochClock, body: dict[str, Any]
+) -> Any:
+    chain = plan.chain_of_node(node)
+    stage = chain.stages[0]
+    operator: Any = stage.operator
+    if not isinstance(operator, SourceOperator):
+        raise TypeError(f"{stage.name} is not a source")
+    shard = node - chain.first_node
+
+    def make(chain_runner: Any, cut: Any) -> SourceDriver:
+        boundaries, resume = None, Resume()
+        if body["store"] is not None:
+            boundaries = BoundaryLog(body["store"], stage.name, shard)
+            resume = boundaries.resume(body["resume"])
+        context = SourceContext(
+            shard,
+            chain.shards,
+            resume.position,
+            resume.journal,
+            body["available_now"],
+            body["started_us"],
+        )
+        return SourceDriver(
+            stage.name,
+            plan.node_name(node),
+            operator.source.open(context),
+            chain_runner,
+            clock,
+            cut,
+            boundaries,
+            deque(SourceRecord(r["epoch"], r["position"]) for r in resume.replay),
+            plan.cut_grid_us,
+            body["rows_max"],
+        )
+
+    return make
+
+
+def node_figures(runner: NodeRunner) -> dict[str, Any]:
+    """What a heartbeat says of a node."""
+    source = runner.source
+    return {
+        "rows_in": runner.rows_in if source is None else source.rows,
+        "rows_out": runner.chain.rows_out,
+        "batches_in": runner.batches_in if source is None else source.batches,
+        "busy_ns": runner.busy_ns,
+        "epoch": runner.machine.completed_epoch,
+        "queued": len(runner.queue),
+        "queued_bytes": runner.queued_bytes,
+        "latency_us": runner.latency_us,
+        "watermark_us": runner.chain.watermark_us,
+        "counters": dict(runner.chain.counters),
+    }
+
+
+def prepare_process() -> None:
+    """One thread for kernels, quick thread switches, and death together with the parent."""
+    pa.set_cpu_count(1)
+    sys.setswitchinterval(0.0005)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def local_address(peer: str) -> str:
+    """The address of this machine that reaches a peer, without sending anything."""
+    parts = urlsplit(peer)
+    family = socket.AF_INET6 if ":" in (parts.hostname or "") else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((parts.hostname, parts.port))
+        return str(probe.getsockname()[0])

@@ -1,0 +1,172 @@
+"""Hosts as Spark jobs: one job of one task each, started, watched and ended from the driver.
+
+Each job runs in a FAIR pool and under a tag of its own.  When a session has no FAIR scheduler the pool
+counts for nothing and hosts queue with everybody else.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pyspark import InheritableThread
+from pyspark.errors import PySparkException
+
+from penstock.engine.spark.host_task import HostTask
+from penstock.errors import HostLostError, PenstockError, SessionError, SlotsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+__all__ = ["HostJob", "check_session", "hosts_that_fit"]
+
+log = logging.getLogger(__name__)
+
+_DEADLY = {
+    "spark.speculation": "a second copy of a host would be started beside the first",
+    "spark.sql.execution.pyspark.udf.killOnIdleTimeout": "silent hosts would be killed",
+    "spark.python.worker.killOnIdleTimeout": "silent hosts would be killed",
+}
+
+
+def check_session(spark: Any) -> SparkContext:
+    """Refuse sessions that cannot carry hosts, with the reason."""
+    try:
+        context = spark.sparkContext
+    except PySparkException as error:
+        raise SessionError(
+            "a Spark Connect session has no sparkContext, and hosts are tasks of a SparkContext: "
+            "start the flow on a classic SparkSession, in the driver's own process"
+        ) from error
+    except AttributeError as error:
+        raise SessionError(f"start: expected a SparkSession, got {type(spark).__name__}") from error
+    if context._jsc is None or context._jsc.sc().isStopped():
+        raise SessionError("this SparkSession has been stopped: make a new one")
+    conf = context.getConf()
+    for key, why in _DEADLY.items():
+        if str(conf.get(key, "false")).lower() == "true":
+            raise SessionError(f"{key} is true in this session: {why}; set it to false", key=key)
+    if str(conf.get("spark.dynamicAllocation.enabled", "false")).lower() == "true":
+        log.warning("spark.dynamicAllocation.enabled: executors with hosts are never idle")
+    return context
+
+
+def free_slots(context: SparkContext) -> tuple[int, int]:
+    """Task slots in all, and those that no task uses right now."""
+    per_task = int(context.getConf().get("spark.task.cpus", "1"))
+    executors = context._jsc.sc().statusStore().executorList(True)
+    total = busy = 0
+    for index in range(executors.size()):
+        executor = executors.apply(index)
+        total += executor.totalCores() // per_task
+        busy += executor.activeTasks()
+    return total, max(0, total - busy)
+
+
+def hosts_that_fit(context: SparkContext, wanted: int | None, useful: int) -> int:
+    """How many hosts to start: as asked, or what fits with one slot left for DataFrame jobs."""
+    total, free = free_slots(context)
+    if wanted is None:
+        if free < 1:
+            raise SlotsError(
+                f"all {total} task slots of this session are taken: stop something, or use a "
+                "master with more, such as local[8]",
+                total=total,
+                free=free,
+            )
+        return max(1, min(free - 1, useful))
+    if wanted > free:
+        raise SlotsError(
+            f"hosts={wanted}, but only {free} of the session's {total} task slots are free: ask "
+            "for fewer hosts, or use a master with more slots, such as "
+            f"local[{wanted + 1}]",
+            hosts=wanted,
+            total=total,
+            free=free,
+        )
+    return wanted
+
+
+class HostJob:
+    """The Spark job of one host."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        task: HostTask,
+        tag: str,
+        on_end: Callable[[int, PenstockError | None], None],
+    ) -> None:
+        self.host = task.host
+        self.ended = threading.Event()
+        self._context = spark.sparkContext
+        self._task = task
+        self._tag = tag
+        self._on_end = on_end
+        self._thread = InheritableThread(target=self._run, name=f"penstock-job-{task.host}")
+        self._thread.daemon = True
+
+    def start(self) -> None:
+        """Submit the job."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        context, error = self._context, None
+        try:
+            context.setLocalProperty("spark.scheduler.pool", f"{self._tag}-{self.host}")
+            context.setLocalProperty("spark.job.description", f"Penstock host {self.host}")
+            context.addJobTag(self._tag)
+            rdd = context.parallelize([self.host], 1).mapPartitions(self._task)
+            with _own_workers(context):
+                rdd._jrdd  # noqa: B018  the function is wrapped, with its environment, here
+            rdd.collect()
+        except Exception as raised:
+            error = _host_lost(self.host, raised)
+        finally:
+            self.ended.set()
+            self._on_end(self.host, error)
+
+
+@contextmanager
+def _own_workers(context: SparkContext) -> Iterator[None]:
+    """Workers with an environment of their own come from a daemon of their own."""
+    with _ENVIRONMENT_LOCK:
+        before = dict(context.environment)
+        context.environment["PENSTOCK_HOST"] = "1"
+        try:
+            yield
+        finally:
+            context.environment.clear()
+            context.environment.update(before)
+
+
+_ENVIRONMENT_LOCK = threading.Lock()
+
+
+def _host_lost(host: int, raised: Exception) -> PenstockError:
+    """Spark's word on why a host's task ended."""
+    text = str(raised)
+    if "No module named 'penstock'" in text:
+        return SessionError(
+            "the executors' Python has no penstock: install it there (pip install penstock), or "
+            "ship it with spark.sparkContext.addPyFile",
+            host=host,
+        )
+    known = {
+        "Python worker exited unexpectedly": "its process ended (killed, or out of memory)",
+        "cancelled": "its Spark job was cancelled",
+        "ExecutorLostFailure": "its executor was lost",
+        "SparkContext was shut down": "the Spark session was stopped",
+    }
+    why = next((meaning for sign, meaning in known.items() if sign in text), None)
+    return HostLostError(
+        f"host {host} was lost: {why or text.splitlines()[0] if text else type(raised).__name__}",
+        host=host,
+        detail=text[:4000],
+    )

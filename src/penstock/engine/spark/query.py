@@ -1,0 +1,234 @@
+"""The handle of a running flow; it reads like PySpark's StreamingQuery."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.machine.controller import Phase
+from penstock.engine.settings import RunSettings
+from penstock.engine.spark.controller import Controller
+from penstock.engine.store import FlowStore
+from penstock.errors import PenstockError, TransientError
+from penstock.flow import Flow
+from penstock.physical import PhysicalPlan
+from penstock.progress import FlowProgress, progress_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["FlowListener", "FlowQuery"]
+
+log = logging.getLogger(__name__)
+
+RECENT = 100
+STOP_S = 3.0
+
+
+class FlowListener:
+    """Override what you want to hear of; calls come from a thread of the controller's."""
+
+    def onQueryStarted(self, query: FlowQuery) -> None:
+        """The flow is running."""
+
+    def onQueryProgress(self, progress: FlowProgress) -> None:
+        """A new progress is there."""
+
+    def onQueryTerminated(self, query: FlowQuery, error: PenstockError | None) -> None:
+        """The flow is over."""
+
+
+class FlowQuery:
+    """A flow that was started."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        flow: Flow,
+        plan: PhysicalPlan,
+        settings: RunSettings,
+        hosts: int,
+        store: FlowStore | None,
+        resume: int,
+        base: int,
+        flow_id: str | None,
+        driver_address: tuple[str, str],
+    ) -> None:
+        self.name = flow.name
+        self.id = flow_id or str(uuid.uuid4())
+        self.runId = str(uuid.uuid4())
+        self.flow = flow
+        self._settings = settings
+        self._recent: deque[FlowProgress] = deque(maxlen=RECENT)
+        self._listeners: list[FlowListener] = []
+        self._ended = threading.Event()
+        self._error: PenstockError | None = None
+        self._running = threading.Event()
+        self._controller = Controller(
+            spark,
+            plan,
+            settings,
+            hosts,
+            store,
+            resume,
+            base,
+            driver_address,
+            self._make_progress,
+            self._on_ended,
+        )
+
+    def __repr__(self) -> str:
+        return f"FlowQuery({self.name!r}, {self.status['message']})"
+
+    def _start(self) -> None:
+        """Launch, and wait until the hosts are up or it is clear that they will not be."""
+        self._controller.start()
+        deadline = time.monotonic() + self._settings.s("startTimeout") + 5
+        while self._controller.machine.phase in (Phase.LAUNCHING, Phase.PREPARING):
+            if self._ended.wait(0.005):
+                break
+            if time.monotonic() > deadline:
+                raise TransientError("the flow did not start in time", flow=self.name)
+
+    # -- StreamingQuery --------------------------------------------------------------------------
+
+    @property
+    def isActive(self) -> bool:
+        """Whether the flow is not over yet."""
+        return not self._ended.is_set()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What the flow is doing, in words and flags."""
+        phase = self._controller.machine.phase
+        return {
+            "message": phase.value,
+            "isDataAvailable": phase is Phase.RUNNING,
+            "isTriggerActive": phase in (Phase.RUNNING, Phase.DRAINING),
+        }
+
+    @property
+    def lastProgress(self) -> FlowProgress | None:
+        """The newest progress."""
+        return self._recent[-1] if self._recent else None
+
+    @property
+    def recentProgress(self) -> list[FlowProgress]:
+        """The newest progresses, oldest first."""
+        return list(self._recent)
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:
+        """Wait for the end; raise what made the flow fail. With a timeout: whether it ended."""
+        ended = self._ended.wait(timeout)
+        if ended and self._error is not None:
+            raise self._error
+        return ended if timeout is not None else None
+
+    def processAllAvailable(self, timeout: float = 60.0) -> None:
+        """Wait until every epoch that is open now has reached all sinks."""
+        controller = self._controller
+        first = controller.machine.committed
+        target = max(
+            [figures["epoch"] for figures in controller.figures().values()] + list(first.values())
+        )
+        # One epoch may be under way, and rows that are there now may fall into the next one.
+        deadline = time.monotonic() + timeout
+        while min(controller.machine.committed.values(), default=target) < target + 2:
+            if self._ended.wait(0.01):
+                if self._error is not None:
+                    raise self._error
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not everything was processed within {timeout} s")
+
+    def stop(self) -> None:
+        """Drain what is under way and end; returns when all hosts are gone."""
+        self._controller.stop()
+        self._ended.wait(STOP_S)
+
+    def exception(self) -> PenstockError | None:
+        """What made the flow fail, None if nothing did."""
+        return self._error
+
+    def explain(self) -> str:
+        """The flow's stages as they run; also printed."""
+        from penstock.explain import explain_plan
+
+        text = explain_plan(self._controller.plan, self._controller.placement)
+        print(text)
+        return text
+
+    # -- beyond ----------------------------------------------------------------------------------
+
+    @property
+    def hosts(self) -> list[dict[str, Any]]:
+        """Each host with its process id, address and nodes."""
+        controller = self._controller
+        return [
+            {
+                "host": info.number,
+                "pid": info.pid,
+                "address": info.address,
+                "nodes": [
+                    controller.plan.node_name(node)
+                    for node, at in controller.placement.items()
+                    if at == info.number
+                ],
+            }
+            for info in controller.hosts.values()
+        ]
+
+    def severConnections(self, host: int) -> None:
+        """Break all connections of a host, as a drill; they are made again and nothing is lost."""
+        self._controller.sever(host)
+
+    def addListener(self, listener: FlowListener) -> None:
+        """Call a listener from now on."""
+        self._listeners.append(listener)
+        self._call(listener.onQueryStarted, self)
+
+    def removeListener(self, listener: FlowListener) -> None:
+        """Call a listener no more."""
+        self._listeners.remove(listener)
+
+    # -- from the controller ---------------------------------------------------------------------
+
+    def _make_progress(self) -> None:
+        controller = self._controller
+        progress = progress_of(
+            self.id,
+            self.runId,
+            self.name,
+            datetime.now(UTC),
+            controller.plan,
+            controller.figures(),
+            dict(controller.machine.committed),
+            dict(controller.sink_latency_us),
+            self.lastProgress,
+        )
+        self._recent.append(progress)
+        for listener in list(self._listeners):
+            self._call(listener.onQueryProgress, progress)
+
+    def _on_ended(self, error: PenstockError | None) -> None:
+        self._error = error
+        self._ended.set()
+        for listener in list(self._listeners):
+            self._call(listener.onQueryTerminated, self, error)
+
+    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
+        try:
+            function(*arguments)
+        except Exception:
+            log.exception("a listener raised")
+
+    def to_json(self) -> str:
+        """Hosts and progress as JSON."""
+        return json.dumps({"hosts": self.hosts, "progress": self.lastProgress})

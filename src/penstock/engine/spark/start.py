@@ -1,0 +1,174 @@
+"""Starting a flow: everything that can be refused is refused here, before any host is launched."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from pyspark import cloudpickle
+
+from penstock.connectors.base import Sink
+from penstock.engine.settings import RunSettings
+from penstock.engine.spark.launch import check_session, hosts_that_fit
+from penstock.engine.spark.query import FlowQuery
+from penstock.engine.store import FlowStore, StageRecord
+from penstock.errors import SettingsError, SinkError
+from penstock.flow import Flow
+from penstock.operators.base import SourceOperator
+from penstock.physical import PhysicalPlan, physical_plan
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+__all__ = ["start"]
+
+log = logging.getLogger(__name__)
+
+
+def start(flow: Flow, spark: SparkSession, **options: Any) -> FlowQuery:
+    """Run a flow on a SparkSession and return its handle, which reads like a StreamingQuery.
+
+    Options:
+
+    hosts
+        How many Spark tasks run the flow's nodes. By default as many as there are free task slots
+        (one is left for DataFrame jobs) and nodes.
+    parallelism
+        How many shards a stage gets unless it says otherwise; by default one per host.
+    checkpointLocation
+        A directory for what must survive a restart: offsets of epochs, commits of sinks. A flow
+        started again with the same directory goes on where it was.
+    availableNow
+        End when the input that exists at the start is used up.
+    epochInterval
+        How often sources end an epoch (they also do at the end of each window).
+    drainTimeout
+        How long ``stop()`` lets rows that are under way reach the sinks.
+    hostTimeout, startTimeout, lease
+        How long a host may be silent, a start may take, a host lives without its driver.
+    windowBytes, rowsMax
+        Bytes that may be under way to a node from each host; rows in a source's batch.
+    progressInterval
+        How often ``lastProgress`` is renewed and listeners are called.
+    """
+    settings = RunSettings.checked(options)
+    context = check_session(spark)
+    hosts, plan = _plan(flow, context, settings)
+    _check_shippable(plan)
+    _check_connectors(plan)
+    store = None
+    if settings.checkpointLocation is not None:
+        store = FlowStore(settings.checkpointLocation)
+    try:
+        resume, base, flow_id = _resume_point(flow, plan, store)
+    except BaseException:
+        if store is not None:
+            store.close()
+        raise
+    query = FlowQuery(
+        spark, flow, plan, settings, hosts, store, resume, base, flow_id, _address(context)
+    )
+    query._start()
+    return query
+
+
+def _plan(flow: Flow, context: SparkContext, settings: RunSettings) -> tuple[int, PhysicalPlan]:
+    """How many hosts, and the plan for them."""
+    if settings.hosts is None and settings.parallelism is None:
+        fit = hosts_that_fit(context, None, useful=1 << 30)
+        plan = physical_plan(flow, max(1, min(fit, 8)))
+        nodes = sum(chain.shards for chain in plan.chains if not chain.on_driver)
+        return max(1, min(fit, nodes)), plan
+    if settings.hosts is None:
+        plan = physical_plan(flow, settings.parallelism or 1)
+        nodes = sum(chain.shards for chain in plan.chains if not chain.on_driver)
+        return hosts_that_fit(context, None, useful=max(1, nodes)), plan
+    hosts = hosts_that_fit(context, settings.hosts, useful=settings.hosts)
+    return hosts, physical_plan(flow, settings.parallelism or hosts)
+
+
+def _check_shippable(plan: PhysicalPlan) -> None:
+    """Name the stage whose function cannot travel, instead of failing in a Spark job."""
+    for chain in plan.chains:
+        if chain.on_driver:
+            continue
+        for stage in chain.stages:
+            try:
+                cloudpickle.dumps(stage.operator)
+            except Exception as error:
+                raise SettingsError(
+                    f"stage {stage.name!r} cannot be sent to the hosts: "
+                    f"{type(error).__name__}: {error}. A function must not hold on to files, "
+                    "locks, sockets or the SparkSession; open those inside it",
+                    stage=stage.name,
+                ) from error
+
+
+def _check_connectors(plan: PhysicalPlan) -> None:
+    for chain in plan.chains:
+        for stage in chain.stages:
+            if isinstance(stage.operator, SourceOperator):
+                stage.operator.source.check()
+            elif isinstance(stage.operator, Sink):
+                stage.operator.check()
+
+
+def _resume_point(
+    flow: Flow, plan: PhysicalPlan, store: FlowStore | None
+) -> tuple[int, int, str | None]:
+    """The last epoch that every sink has, and the first that is free."""
+    published = {
+        stage.name: stage.operator.committed()
+        for chain in plan.chains
+        for stage in chain.stages
+        if isinstance(stage.operator, Sink)
+    }
+    flow_id = None
+    if store is not None:
+        flow_id = store.begin(flow.name, "1", _stage_records(plan))
+    if store is None or store.fresh:
+        for name, epoch in published.items():
+            if epoch is not None:
+                raise SinkError(
+                    f"sink {name!r} already holds epochs up to {epoch} of an earlier run. Give "
+                    "that run's checkpointLocation to go on with it, or an empty output folder",
+                    sink=name,
+                )
+    if store is None:
+        return -1, 0, None
+    reached, recorded = [], [-1]
+    for name, epoch in published.items():
+        committed = store.commits(name).last()
+        known = [value for value in (epoch, committed) if value is not None]
+        reached.append(max(known, default=-1))
+    resume = min(reached)
+    for chain in plan.chains:
+        if chain.is_source:
+            for shard in range(chain.shards):
+                boundaries = store.boundaries(chain.stages[0].name, shard)
+                boundaries.compact(resume)
+                recorded += [record["epoch"] for record in boundaries.read()]
+    return resume, max(*recorded, *reached) + 1, flow_id
+
+
+def _stage_records(plan: PhysicalPlan) -> dict[str, StageRecord]:
+    """What must not change while the store is kept."""
+    records = {}
+    for chain in plan.chains:
+        for stage in chain.stages:
+            operator = stage.operator
+            if isinstance(operator, SourceOperator):
+                records[stage.name] = StageRecord("source", chain.shards)
+            elif operator.sink:
+                records[stage.name] = StageRecord(operator.kind)
+    return records
+
+
+def _address(context: SparkContext) -> tuple[str, str]:
+    """Where the driver listens, and the name under which hosts reach it."""
+    conf = context.getConf()
+    if context.master.startswith("local"):
+        return "127.0.0.1", "127.0.0.1"
+    public = conf.get("spark.driver.host") or "127.0.0.1"
+    return conf.get("spark.driver.bindAddress") or public, public

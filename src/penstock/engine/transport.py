@@ -1,0 +1,398 @@
+"""Channels between hosts over Arrow Flight.
+
+One channel joins each ordered pair of hosts: a ``do_exchange`` call, opened by the sender and written
+by a thread of its own, so that neither a slow network nor a frozen peer ever stops a node.  When the
+connection breaks, the thread opens a new one and goes on where the receiver stopped; the numbering
+and the credits are decided by :mod:`penstock.core.channel`, this module only moves bytes.
+
+Every call carries the flow's secret; the server refuses a call without it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from penstock.core.channel import ChannelReceiver, ChannelSender
+from penstock.core.machine.messages import Message
+from penstock.errors import PeerError
+from penstock.wire.frames import (
+    CONTROL,
+    FRAME_SCHEMA,
+    decode_control,
+    decode_message,
+    decode_metadata,
+    decode_rows,
+    encode_control,
+    encode_frame,
+    encode_message,
+    encode_metadata,
+)
+
+__all__ = ["Transport"]
+
+log = logging.getLogger(__name__)
+
+FRAME_BYTES = 1 << 20
+"""A frame is closed once it holds this much."""
+FRAME_MESSAGES = 256
+WINDOW_BYTES = 4 << 20
+"""Credit per sending host and receiving node."""
+IDLE_S = 0.05
+"""How long acknowledgements may wait for something to travel with."""
+RETRY_S = 0.02
+
+_EMPTY = pa.RecordBatch.from_arrays(
+    [pa.array([], pa.large_binary()), pa.array([], pa.large_binary())], schema=FRAME_SCHEMA
+)
+_OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
+]
+
+OnMessage = Callable[[int, Message], None]
+OnControl = Callable[[int, dict[str, Any]], None]
+OnCredit = Callable[[], None]
+OnBroken = Callable[[int, str], None]
+
+
+class Transport:
+    """All channels of one host: a server for what comes in, a thread per peer for what goes out."""
+
+    def __init__(
+        self,
+        host: int,
+        bind: str,
+        secret: str,
+        on_message: OnMessage,
+        on_control: OnControl,
+        on_credit: OnCredit,
+        on_broken: OnBroken,
+        window_bytes: int = WINDOW_BYTES,
+    ) -> None:
+        self.host = host
+        self.secret = secret
+        self.window_bytes = window_bytes
+        self.on_message = on_message
+        self.on_control = on_control
+        self.on_credit = on_credit
+        self.on_broken = on_broken
+        self._outgoing: dict[int, _Outgoing] = {}
+        self._incoming: dict[int, _Incoming] = {}
+        self._lock = threading.Lock()
+        self._server = _Server(self, f"grpc://{_bracketed(bind)}:0")
+        self.address = f"grpc://{_bracketed(bind)}:{self._server.port}"
+        self.closed = False
+
+    # -- peers -----------------------------------------------------------------------------------
+
+    def connect(self, peer: int, address: str) -> None:
+        """Open the channel to a peer; connecting and reconnecting happen in the background."""
+        with self._lock:
+            if peer in self._outgoing:
+                return
+            channel = _Outgoing(self, peer, address)
+            self._outgoing[peer] = channel
+        channel.start()
+
+    def incoming(self, peer: int) -> _Incoming:
+        """The receiving end of a peer's channel, which outlives its connections."""
+        with self._lock:
+            end = self._incoming.get(peer)
+            if end is None:
+                end = self._incoming[peer] = _Incoming(self, peer)
+            return end
+
+    def outgoing(self, peer: int) -> _Outgoing | None:
+        """The sending end of the channel to a peer."""
+        return self._outgoing.get(peer)
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def send(self, peer: int, message: Message) -> None:
+        """Send a message of a node."""
+        self._outgoing[peer].push(message, message.target, message.size + 64)
+
+    def control(self, peer: int, body: dict[str, Any]) -> None:
+        """Send a message of the controller, or to it; credit does not count for these."""
+        self._outgoing[peer].push(body, -1, 0)
+
+    def open(self, peer: int, node: int) -> bool:
+        """Whether there is credit to send to a node on a peer."""
+        channel = self._outgoing.get(peer)
+        return channel is None or channel.sender.open(node)
+
+    def consumed(self, peer: int, node: int, size: int) -> None:
+        """A node of ours has consumed a message of a peer's."""
+        self.incoming(peer).consume(node, size + 64)
+
+    # -- ending ----------------------------------------------------------------------------------
+
+    def sever(self, peer: int) -> bool:
+        """Break the connection to a peer, for drills; it is made again at once."""
+        channel = self._outgoing.get(peer)
+        return channel is not None and channel.sever()
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until everything sent has been acknowledged, for a bounded time."""
+        deadline = time.monotonic() + timeout_s
+        while any(channel.sender.kept for channel in list(self._outgoing.values())):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.002)
+        return True
+
+    def close(self) -> None:
+        """End all channels; a frozen peer cannot delay this."""
+        self.closed = True
+        for channel in list(self._outgoing.values()):
+            channel.close()
+        for end in list(self._incoming.values()):
+            end.close()
+        threading.Thread(target=self._server.shutdown, daemon=True).start()
+
+
+class _Outgoing:
+    """The sending end of a channel and the thread that writes it."""
+
+    def __init__(self, transport: Transport, peer: int, address: str) -> None:
+        self.transport = transport
+        self.peer = peer
+        self.address = address
+        self.sender: ChannelSender[Message | dict[str, Any]] = ChannelSender(transport.window_bytes)
+        self._unwritten: deque[tuple[int, Message | dict[str, Any]]] = deque()
+        self._lock = threading.Lock()
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._awake = False
+        self._nudged = False
+        self._stop = False
+        self._reader: Any = None
+        self._thread = threading.Thread(
+            target=self._run, name=f"penstock-send-{peer}", daemon=True
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def push(self, message: Message | dict[str, Any], node: int, size: int) -> None:
+        with self._lock:
+            number = self.sender.push(message, node, size)
+            self._unwritten.append((number, message))
+        self.wake()
+
+    def acknowledged(self, number: int, consumed: dict[int, int]) -> None:
+        with self._lock:
+            self.sender.acknowledged(number, consumed)
+
+    def wake(self) -> None:
+        """Let the thread look; cheap when it is awake already."""
+        self._nudged = True
+        if not self._awake:
+            self._awake = True
+            self._wake.put(None)
+
+    def sever(self) -> bool:
+        reader = self._reader
+        if reader is not None:
+            reader.cancel()
+        return reader is not None
+
+    def close(self) -> None:
+        self._stop = True
+        self.sever()
+        self.wake()
+
+    # -- the thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        complained = False
+        while not self._stop:
+            try:
+                self._connection()
+                complained = False
+            except (pa.ArrowException, OSError, PeerError) as error:
+                if self._stop or self.transport.closed:
+                    return
+                if not complained:
+                    complained = True
+                    self.transport.on_broken(self.peer, str(error))
+                time.sleep(RETRY_S)
+
+    def _connection(self) -> None:
+        """One connection: greet, send again what the peer lacks, then everything that comes."""
+        transport = self.transport
+        client = flight.FlightClient(self.address, generic_options=_OPTIONS)
+        try:
+            greeting = msgpack.packb({"secret": transport.secret, "host": transport.host})
+            writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(greeting))
+            self._reader = reader
+            writer.begin(FRAME_SCHEMA)
+            received = msgpack.unpackb(reader.read_chunk().app_metadata)
+            with self._lock:
+                self._unwritten = deque(self.sender.resume(received))
+            reported = -1, -1
+            while not self._stop:
+                reported = self._write(writer, reported)
+        finally:
+            self._reader = None
+            client.close()
+
+    def _write(self, writer: Any, reported: tuple[int, int]) -> tuple[int, int]:
+        """Write one frame, or wait for something to write; give what was acknowledged."""
+        self._nudged = False
+        with self._lock:
+            batch: list[tuple[int, Message | dict[str, Any]]] = []
+            size = 0
+            while self._unwritten and len(batch) < FRAME_MESSAGES and size < FRAME_BYTES:
+                number, message = self._unwritten.popleft()
+                size += message.size if isinstance(message, Message) else 0
+                batch.append((number, message))
+        end = self.transport.incoming(self.peer)
+        state = end.report()
+        if not batch and state[:2] == reported:
+            self._awake = False
+            if not self._nudged and not self._stop:
+                try:
+                    self._wake.get(timeout=IDLE_S)
+                except queue.Empty:
+                    pass
+            self._awake = True
+            return reported
+        frame = _EMPTY
+        if batch:
+            frame = encode_frame(
+                [
+                    encode_message(m) if isinstance(m, Message) else encode_control(m)
+                    for _, m in batch
+                ]
+            )
+        first = batch[0][0] if batch else 0
+        writer.write_with_metadata(frame, encode_metadata(first, state[0], state[2]))
+        return state[:2]
+
+
+class _Incoming:
+    """The receiving end of a peer's channel."""
+
+    def __init__(self, transport: Transport, peer: int) -> None:
+        self.transport = transport
+        self.peer = peer
+        self.receiver = ChannelReceiver()
+        self._unreported = 0
+        self._total = 0
+        self._lock = threading.Lock()
+        self._connection = 0
+        self._context: Any = None
+
+    def consume(self, node: int, size: int) -> None:
+        with self._lock:
+            self.receiver.consume(node, size)
+            self._total += size
+            self._unreported += size
+            tell = self._unreported >= self.transport.window_bytes // 4
+        if tell:
+            channel = self.transport.outgoing(self.peer)
+            if channel is not None:
+                channel.wake()
+
+    def report(self) -> tuple[int, int, dict[int, int]]:
+        """What to acknowledge: received number, bytes in all, bytes per node."""
+        with self._lock:
+            self._unreported = 0
+            return self.receiver.received, self._total, dict(self.receiver.consumed)
+
+    def serve(self, reader: Any, writer: Any) -> None:
+        """Take in one connection until it ends or a newer one takes its place."""
+        with self._lock:
+            self._connection += 1
+            mine = self._connection
+            received = self.receiver.received
+        writer.write_metadata(msgpack.packb(received))
+        while not self.transport.closed:
+            try:
+                chunk = reader.read_chunk()
+            except StopIteration:
+                break
+            with self._lock:
+                if mine != self._connection:
+                    return
+                fresh = self._take(chunk)
+            _, acknowledged, consumed = decode_metadata(chunk.app_metadata)
+            self._acknowledge(acknowledged, consumed)
+            for header, payload in fresh:
+                if header[0] == CONTROL:
+                    self.transport.on_control(self.peer, decode_control(header))
+                else:
+                    self.transport.on_message(self.peer, decode_message(header, payload))
+
+    def _take(self, chunk: Any) -> list[tuple[Any, Any]]:
+        if chunk.data is None or chunk.data.num_rows == 0:
+            return []
+        number = decode_metadata(chunk.app_metadata)[0]
+        fresh = []
+        for row in decode_rows(chunk.data):
+            if self.receiver.accept(number):
+                fresh.append(row)
+            number += 1
+        return fresh
+
+    def _acknowledge(self, number: int, consumed: dict[int, int]) -> None:
+        channel = self.transport.outgoing(self.peer)
+        if channel is not None:
+            channel.acknowledged(number, consumed)
+            if consumed:
+                self.transport.on_credit()
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection += 1
+
+
+class _Server(flight.FlightServerBase):  # type: ignore[misc]
+    """Accepts the channels of peers that know the secret."""
+
+    def __init__(self, transport: Transport, location: str) -> None:
+        self._transport = transport
+        super().__init__(location)
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """A peer's channel, for as long as its connection lasts."""
+        greeting = _greeting(descriptor.command)
+        if greeting is None or not hmac.compare_digest(
+            str(greeting.get("secret", "")), self._transport.secret
+        ):
+            raise flight.FlightUnauthenticatedError(
+                "this call does not carry the flow's secret: it is refused"
+            )
+        peer = int(greeting["host"])
+        try:
+            self._transport.incoming(peer).serve(reader, writer)
+        except (pa.ArrowException, OSError) as error:
+            if not self._transport.closed:
+                self._transport.on_broken(peer, str(error))
+        else:
+            if not self._transport.closed:
+                self._transport.on_broken(peer, "the peer closed the connection")
+
+
+def _greeting(command: Any) -> dict[str, Any] | None:
+    try:
+        greeting = msgpack.unpackb(command)
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException):
+        return None
+    return greeting if isinstance(greeting, dict) else None
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address

@@ -1,0 +1,358 @@
+"""From the stages a user wrote to the nodes that run: splitting, fusing, placing.
+
+    stages  --combiners split-->  stages  --fused along Forward inputs-->  chains  --shards-->  nodes
+
+A *chain* is a run of stages fused into one node per shard; a *link* joins an output of one chain to
+an input of another.  The plan is plain data: the driver makes it once, every host gets the part that
+it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from penstock.connectors.base import Sink
+from penstock.errors import GraphError, SettingsError
+from penstock.flow import Flow, Input, Stage
+from penstock.operators.base import (
+    Broadcast,
+    Exchange,
+    Forward,
+    Hash,
+    Operator,
+    Single,
+    SourceOperator,
+)
+from penstock.operators.watermark import WithWatermark
+
+__all__ = ["Chain", "Link", "PhysicalPlan", "PlannedStage", "physical_plan"]
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """A stage inside a chain."""
+
+    name: str
+    operator: Operator
+    outputs: tuple[pa.Schema, ...]
+    parent: tuple[int, int] | None
+    """Position and output port of the stage in the chain that feeds it; None for the head."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """Rows from an output port of a chain's stage to an input port of another chain's head."""
+
+    index: int
+    source_chain: int
+    source_stage: int
+    """Position of the stage within its chain."""
+    source_port: int
+    target_chain: int
+    target_port: int
+    exchange: Exchange
+    schema: pa.Schema
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Stages fused into one node per shard."""
+
+    index: int
+    name: str
+    stages: tuple[PlannedStage, ...]
+    shards: int
+    first_node: int
+    on_driver: bool
+
+    @property
+    def is_source(self) -> bool:
+        """Whether its nodes read a source."""
+        return isinstance(self.stages[0].operator, SourceOperator)
+
+    @property
+    def sinks(self) -> list[str]:
+        """The names of the sinks in it."""
+        return [stage.name for stage in self.stages if stage.operator.sink]
+
+    def node_name(self, node: int) -> str:
+        """Such as ``counts[1]``."""
+        return f"{self.name}[{node - self.first_node}]"
+
+    @property
+    def nodes(self) -> range:
+        """Its nodes' numbers."""
+        return range(self.first_node, self.first_node + self.shards)
+
+
+@dataclass(frozen=True)
+class PhysicalPlan:
+    """Chains, links and nodes of a flow."""
+
+    flow: str
+    chains: tuple[Chain, ...]
+    links: tuple[Link, ...]
+    cut_grid_us: int | None
+    """Event-time grid at which results become due, None: there is none."""
+    chain_of: dict[int, int] = field(repr=False)
+    """The chain of each node."""
+
+    def chain_of_node(self, node: int) -> Chain:
+        """The chain that a node is a shard of."""
+        return self.chains[self.chain_of[node]]
+
+    def node_name(self, node: int) -> str:
+        """The name that people see."""
+        return self.chain_of_node(node).node_name(node)
+
+    def targets(self, link: Link, node: int) -> tuple[int, ...]:
+        """The nodes that a sender reaches over a link."""
+        target = self.chains[link.target_chain]
+        if isinstance(link.exchange, Forward):
+            shard = node - self.chains[link.source_chain].first_node
+            return (target.first_node + shard % target.shards,)
+        return tuple(target.nodes)
+
+    def senders(self, link: Link, node: int) -> tuple[int, ...]:
+        """The nodes that reach a receiver over a link."""
+        source = self.chains[link.source_chain]
+        return tuple(n for n in source.nodes if node in self.targets(link, n))
+
+    def links_into(self, chain: int) -> list[Link]:
+        """The links that end in a chain."""
+        return [link for link in self.links if link.target_chain == chain]
+
+    def links_out_of(self, chain: int) -> list[Link]:
+        """The links that start in a chain."""
+        return [link for link in self.links if link.source_chain == chain]
+
+    @property
+    def sinks(self) -> list[tuple[str, Chain]]:
+        """Every sink stage with its chain."""
+        return [(name, chain) for chain in self.chains for name in chain.sinks]
+
+    def place(self, hosts: Sequence[int], driver: int) -> dict[int, int]:
+        """Spread the nodes over hosts: forward neighbours together, shards of a chain apart."""
+        placed: dict[int, int] = {}
+        turn = 0
+        for chain in self.chains:
+            near = self._forward_parent(chain)
+            for shard, node in enumerate(chain.nodes):
+                if chain.on_driver:
+                    placed[node] = driver
+                elif near is not None:
+                    placed[node] = placed[near.first_node + shard]
+                else:
+                    placed[node] = hosts[turn % len(hosts)]
+                    turn += 1
+        return placed
+
+    def _forward_parent(self, chain: Chain) -> Chain | None:
+        for link in self.links_into(chain.index):
+            parent = self.chains[link.source_chain]
+            if (
+                isinstance(link.exchange, Forward)
+                and parent.shards == chain.shards
+                and not parent.on_driver
+            ):
+                return parent
+        return None
+
+
+def physical_plan(flow: Flow, parallelism: int) -> PhysicalPlan:
+    """Plan a flow for about ``parallelism`` shards per chain."""
+    if not flow.stages:
+        raise GraphError(f"flow {flow.name!r} is empty: add a source, such as flow.generate(...)")
+    stages = _with_combiners(flow.stages)
+    _check(flow, stages)
+    heads = _fuse(stages)
+    return _lay_out(flow, stages, heads, parallelism)
+
+
+def _readers(stages: Sequence[Stage]) -> dict[tuple[Stage, int], list[Stage]]:
+    readers: dict[tuple[Stage, int], list[Stage]] = {}
+    for stage in stages:
+        for source in stage.inputs:
+            readers.setdefault((source.stage, source.port), []).append(stage)
+    return readers
+
+
+def _with_combiners(stages: Sequence[Stage]) -> list[Stage]:
+    """Split aggregates into a part before their exchange and a part after it."""
+    readers = _readers(stages)
+    result: list[Stage] = []
+    replaced: dict[Stage, Stage] = {}
+    for stage in stages:
+        inputs = tuple(
+            Input(replaced[source.stage], source.port, source.exchange) for source in stage.inputs
+        )
+        used = frozenset(p for p in range(len(stage.outputs)) if (stage, p) in readers)
+        split = None
+        if len(inputs) == 1 and not isinstance(inputs[0].exchange, Forward):
+            split = stage.operator.combiner(used)
+        operator = stage.operator
+        if split is not None:
+            before, operator = split
+            origin = inputs[0]
+            schema = origin.stage.outputs[origin.port]
+            outputs = before.output_schemas([schema])
+            combine = Stage(
+                len(result),
+                f"{stage.name}_combine",
+                before,
+                (Input(origin.stage, origin.port, Forward()),),
+                outputs,
+            )
+            result.append(combine)
+            inputs = (Input(combine, 0, operator.exchanges(outputs)[0]),)
+        planned = Stage(len(result), stage.name, operator, inputs, stage.outputs, stage.shards)
+        planned.named = stage.named
+        result.append(planned)
+        replaced[stage] = planned
+    return result
+
+
+def _check(flow: Flow, stages: Sequence[Stage]) -> None:
+    if not any(isinstance(stage.operator, Sink) for stage in stages):
+        raise GraphError(
+            f"flow {flow.name!r} has no sink, so nothing would ever leave it: end a stream with "
+            "parquet(), foreachBatch(), subscribe(), memory() or console()"
+        )
+    marked: set[Stage] = set()
+    for stage in stages:
+        if isinstance(stage.operator, WithWatermark) or (
+            stage.inputs and all(source.stage in marked for source in stage.inputs)
+        ):
+            marked.add(stage)
+        needs = getattr(stage.operator, "needs_watermark", False)
+        if needs and not all(source.stage in marked for source in stage.inputs):
+            raise GraphError(
+                f"stage {stage.name!r} works on event time, but no withWatermark(column, delay) "
+                "comes before it on every input, so it could never finish a window"
+            )
+
+
+def _fuse(stages: Sequence[Stage]) -> dict[Stage, Stage]:
+    """The head of the chain that each stage belongs to."""
+    readers = _readers(stages)
+    heads: dict[Stage, Stage] = {}
+    for stage in stages:
+        heads[stage] = stage
+        if len(stage.inputs) != 1:
+            continue
+        source = stage.inputs[0]
+        parent, head = source.stage, heads[source.stage]
+        fits = (
+            isinstance(source.exchange, Forward)
+            and len(readers[parent, source.port]) == 1
+            and _on_driver(parent) == _on_driver(stage)
+            and stage.shards in (None, head.shards)
+        )
+        if fits:
+            heads[stage] = head
+    return heads
+
+
+def _on_driver(stage: Stage) -> bool:
+    operator = stage.operator
+    if isinstance(operator, SourceOperator):
+        return operator.source.on_driver
+    return operator.on_driver
+
+
+def _lay_out(
+    flow: Flow, stages: Sequence[Stage], heads: dict[Stage, Stage], parallelism: int
+) -> PhysicalPlan:
+    members: dict[Stage, list[Stage]] = {}
+    for stage in stages:
+        members.setdefault(heads[stage], []).append(stage)
+    chains: list[Chain] = []
+    where: dict[Stage, tuple[int, int]] = {}
+    next_node = 0
+    for head, run in members.items():
+        shards = _shards(head, parallelism, chains, where)
+        named = [stage.name for stage in run if stage.named]
+        index = len(chains)
+        for position, stage in enumerate(run):
+            where[stage] = (index, position)
+        chains.append(
+            Chain(
+                index,
+                named[-1] if named else run[-1].name,
+                tuple(_planned(stage, heads, where) for stage in run),
+                shards,
+                next_node,
+                _on_driver(head),
+            )
+        )
+        next_node += shards
+    links = _links(stages, heads, where)
+    grids = [g for s in stages if (g := s.operator.cut_grid_us()) is not None]
+    return PhysicalPlan(
+        flow.name,
+        tuple(chains),
+        tuple(links),
+        min(grids) if grids else None,
+        {node: chain.index for chain in chains for node in chain.nodes},
+    )
+
+
+def _planned(
+    stage: Stage, heads: dict[Stage, Stage], where: dict[Stage, tuple[int, int]]
+) -> PlannedStage:
+    parent = None
+    if heads[stage] is not stage:
+        source = stage.inputs[0]
+        parent = (where[source.stage][1], source.port)
+    return PlannedStage(stage.name, stage.operator, stage.outputs, parent)
+
+
+def _shards(
+    head: Stage, parallelism: int, chains: Sequence[Chain], where: dict[Stage, tuple[int, int]]
+) -> int:
+    if isinstance(head.operator, SourceOperator):
+        return head.operator.source.shards(parallelism)
+    exchanges = [source.exchange for source in head.inputs]
+    if _on_driver(head) or any(isinstance(exchange, Single) for exchange in exchanges):
+        return 1
+    if head.shards is not None:
+        if head.shards < 1:
+            raise SettingsError(f"stage {head.name!r}: shards must be at least 1")
+        return head.shards
+    if all(isinstance(exchange, Forward) for exchange in exchanges):
+        return max(chains[where[source.stage][0]].shards for source in head.inputs)
+    return parallelism
+
+
+def _links(
+    stages: Sequence[Stage], heads: dict[Stage, Stage], where: dict[Stage, tuple[int, int]]
+) -> list[Link]:
+    links: list[Link] = []
+    for stage in stages:
+        if heads[stage] is not stage:
+            continue
+        for port, source in enumerate(stage.inputs):
+            chain, position = where[source.stage]
+            links.append(
+                Link(
+                    len(links),
+                    chain,
+                    position,
+                    source.port,
+                    where[stage][0],
+                    port,
+                    source.exchange,
+                    source.stage.outputs[source.port],
+                )
+            )
+    return links
+
+
+def route(exchange: Exchange) -> str:
+    """One word for explain()."""
+    if isinstance(exchange, Hash):
+        return f"hash({', '.join(exchange.columns)})"
+    return {Forward: "forward", Single: "single", Broadcast: "broadcast"}[type(exchange)]
