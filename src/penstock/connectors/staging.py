@@ -26,8 +26,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from penstock.errors import SinkError
+from penstock.paths import local_path
 
-__all__ = ["Staging", "local_path"]
+__all__ = ["Staging"]
 
 _EPOCH = re.compile(r"epoch=([0-9]+)\Z")
 _NO_RUN = "run"
@@ -37,9 +38,8 @@ class Staging:
     """The directory of a sink that publishes epochs; all methods are idempotent."""
 
     def __init__(self, path: str) -> None:
-        self.path = local_path(path)
+        self.path = Path(local_path(path, "parquet", SinkError))
         self.run = _NO_RUN
-        self._known: set[int] = set()
 
     # -- on the driver, at start -----------------------------------------------------------------
 
@@ -136,19 +136,6 @@ class Staging:
     @property
     def _staged(self) -> Path:
         return self.path / "_staging" / self.run
-
-
-def local_path(path: str | os.PathLike[str]) -> Path:
-    """A path of this machine; other file systems are refused by name."""
-    text = os.fspath(path)
-    if text.startswith("file:"):
-        text = "/" + text.removeprefix("file:").lstrip("/")
-    elif re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text):
-        raise SinkError(
-            f"parquet: {text}: only paths of the local (or a mounted) file system can be written",
-            path=text,
-        )
-    return Path(text).absolute()
 
 
 def _write_whole(path: Path, text: str) -> None:

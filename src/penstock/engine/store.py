@@ -13,7 +13,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import socket
 import uuid
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from typing import Any
 
 from penstock.engine.store_log import BoundaryLog, CommitLog, Resume, write_durably
 from penstock.errors import SettingsError
+from penstock.paths import local_path
 
 __all__ = ["BoundaryLog", "CommitLog", "FlowStore", "Resume", "StageRecord"]
 
@@ -43,7 +43,7 @@ class FlowStore:
     """The store of one flow: made, locked and checked on the driver."""
 
     def __init__(self, checkpointLocation: str | os.PathLike[str]) -> None:
-        self.path = _local(checkpointLocation)
+        self.path = Path(local_path(checkpointLocation, "checkpointLocation", SettingsError))
         self.id = ""
         self.fresh = True
         """Whether the flow has never run with this store."""
@@ -187,15 +187,3 @@ def _column_changes(stage: str, before: Mapping[str, str], now: Mapping[str, str
         elif before[column] != kind:
             changes.append(f"stage {stage!r}: column {column!r} was {before[column]}, now {kind}")
     return changes
-
-
-def _local(path: str | os.PathLike[str]) -> Path:
-    text = os.fspath(path)
-    if text.startswith("file:"):
-        text = "/" + text.removeprefix("file:").lstrip("/")
-    elif re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text):
-        raise SettingsError(
-            f"checkpointLocation {text}: only paths of the local (or a mounted) file system work",
-            path=text,
-        )
-    return Path(text).absolute()
