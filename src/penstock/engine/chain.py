@@ -51,7 +51,7 @@ class ChainRunner:
             if stage.parent is not None:
                 parent, port = stage.parent
                 self._stages[parent].inner[port] = runner
-                runner.watermarks = self._stages[parent].watermarks_out
+                runner.follow(self._stages[parent])
         for link in plan.links_out_of(chain.index):
             splitter = _splitter(plan, link, node)
             self._stages[link.source_stage].outer.setdefault(link.source_port, []).append(
@@ -155,6 +155,12 @@ class _StageRunner:
         self._position = position
         self._asked: list[int] = []
         self._times: set[int] = set()
+
+    def follow(self, parent: _StageRunner) -> None:
+        """Take over the watermark of the stage that feeds this one."""
+        if self.watermarks_out is self.watermarks:
+            self.watermarks_out = parent.watermarks_out
+        self.watermarks = parent.watermarks_out
 
     # -- VertexContext ---------------------------------------------------------------------------
 

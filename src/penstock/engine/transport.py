@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgpack
@@ -25,7 +26,7 @@ import pyarrow.flight as flight
 
 from penstock.core.channel import ChannelReceiver, ChannelSender
 from penstock.core.machine.messages import Message
-from penstock.errors import PeerError
+from penstock.errors import InvariantError, PeerError, PenstockError
 from penstock.wire.frames import (
     CONTROL,
     FRAME_SCHEMA,
@@ -51,6 +52,8 @@ WINDOW_BYTES = 4 << 20
 IDLE_S = 0.05
 """How long acknowledgements may wait for something to travel with."""
 RETRY_S = 0.02
+CLOSE_S = 0.3
+"""How long an orderly end of all channels may take before they are cut."""
 
 _EMPTY = pa.RecordBatch.from_arrays(
     [pa.array([], pa.large_binary()), pa.array([], pa.large_binary())], schema=FRAME_SCHEMA
@@ -65,6 +68,7 @@ OnMessage = Callable[[int, Message], None]
 OnControl = Callable[[int, dict[str, Any]], None]
 OnCredit = Callable[[], None]
 OnBroken = Callable[[int, str], None]
+OnFailure = Callable[[PenstockError], None]
 
 
 class Transport:
@@ -79,6 +83,7 @@ class Transport:
         on_control: OnControl,
         on_credit: OnCredit,
         on_broken: OnBroken,
+        on_failure: OnFailure,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
         self.host = host
@@ -88,6 +93,7 @@ class Transport:
         self.on_control = on_control
         self.on_credit = on_credit
         self.on_broken = on_broken
+        self.on_failure = on_failure
         self._outgoing: dict[int, _Outgoing] = {}
         self._incoming: dict[int, _Incoming] = {}
         self._lock = threading.Lock()
@@ -156,8 +162,12 @@ class Transport:
     def close(self) -> None:
         """End all channels; a frozen peer cannot delay this."""
         self.closed = True
-        for channel in list(self._outgoing.values()):
-            channel.close()
+        channels = list(self._outgoing.values())
+        for channel in channels:
+            channel.stop()
+        deadline = time.monotonic() + CLOSE_S
+        for channel in channels:
+            channel.close(max(0.0, deadline - time.monotonic()))
         for end in list(self._incoming.values()):
             end.close()
         threading.Thread(target=self._server.shutdown, daemon=True).start()
@@ -208,10 +218,14 @@ class _Outgoing:
             reader.cancel()
         return reader is not None
 
-    def close(self) -> None:
+    def stop(self) -> None:
         self._stop = True
-        self.sever()
         self.wake()
+
+    def close(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self.sever()
 
     # -- the thread ------------------------------------------------------------------------------
 
@@ -228,11 +242,15 @@ class _Outgoing:
                     complained = True
                     self.transport.on_broken(self.peer, str(error))
                 time.sleep(RETRY_S)
+            except InvariantError as error:
+                self.transport.on_failure(error)
+                return
 
     def _connection(self) -> None:
         """One connection: greet, send again what the peer lacks, then everything that comes."""
         transport = self.transport
         client = flight.FlightClient(self.address, generic_options=_OPTIONS)
+        writer = None
         try:
             greeting = msgpack.packb({"secret": transport.secret, "host": transport.host})
             writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(greeting))
@@ -244,7 +262,11 @@ class _Outgoing:
             reported = -1, -1
             while not self._stop:
                 reported = self._write(writer, reported)
+            writer.done_writing()
         finally:
+            if writer is not None:
+                with suppress(pa.ArrowException, OSError):
+                    writer.close()
             self._reader = None
             client.close()
 
@@ -269,17 +291,22 @@ class _Outgoing:
                     pass
             self._awake = True
             return reported
-        frame = _EMPTY
-        if batch:
-            frame = encode_frame(
-                [
-                    encode_message(m) if isinstance(m, Message) else encode_control(m)
-                    for _, m in batch
-                ]
-            )
+        frame = _frame([message for _, message in batch])
         first = batch[0][0] if batch else 0
         writer.write_with_metadata(frame, encode_metadata(first, state[0], state[2]))
         return state[:2]
+
+
+def _frame(messages: list[Message | dict[str, Any]]) -> pa.RecordBatch:
+    """A frame of messages; one that cannot be packed is a bug, not a broken connection."""
+    if not messages:
+        return _EMPTY
+    try:
+        return encode_frame(
+            [encode_message(m) if isinstance(m, Message) else encode_control(m) for m in messages]
+        )
+    except Exception as error:
+        raise InvariantError(f"a message cannot be packed: {error}") from error
 
 
 class _Incoming:
@@ -324,11 +351,11 @@ class _Incoming:
                 chunk = reader.read_chunk()
             except StopIteration:
                 break
+            _, acknowledged, consumed = decode_metadata(chunk.app_metadata)
             with self._lock:
                 if mine != self._connection:
                     return
                 fresh = self._take(chunk)
-            _, acknowledged, consumed = decode_metadata(chunk.app_metadata)
             self._acknowledge(acknowledged, consumed)
             for header, payload in fresh:
                 if header[0] == CONTROL:
@@ -381,6 +408,11 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
         except (pa.ArrowException, OSError) as error:
             if not self._transport.closed:
                 self._transport.on_broken(peer, str(error))
+        except Exception as error:
+            log.exception("a frame of host %d could not be taken in", peer)
+            self._transport.on_failure(
+                InvariantError(f"a frame of host {peer} could not be taken in: {error}")
+            )
         else:
             if not self._transport.closed:
                 self._transport.on_broken(peer, "the peer closed the connection")

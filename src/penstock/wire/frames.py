@@ -103,13 +103,11 @@ def read_batch(payload: Any, schema: pa.Schema) -> pa.RecordBatch:
 def encode_frame(rows: Sequence[Row]) -> pa.RecordBatch:
     """One batch of several messages; a single payload is not copied."""
     headers = pa.array([header for header, _ in rows], pa.large_binary())
-    payloads = [payload for _, payload in rows]
-    if len(payloads) == 1 and payloads[0] is not None:
-        buffer = payloads[0]
-        offsets = pa.py_buffer(np.array([0, buffer.size], dtype=np.int64))
-        column = pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, buffer])
-    else:
-        column = pa.array([b"" if p is None else p for p in payloads], pa.large_binary())
+    payloads = [payload for _, payload in rows if payload is not None]
+    ends = np.cumsum([0] + [0 if payload is None else payload.size for _, payload in rows])
+    data = payloads[0] if len(payloads) == 1 else pa.py_buffer(b"".join(payloads))
+    offsets = pa.py_buffer(ends.astype(np.int64))
+    column = pa.Array.from_buffers(pa.large_binary(), len(rows), [None, offsets, data])
     return pa.RecordBatch.from_arrays([headers, column], schema=FRAME_SCHEMA)
 
 

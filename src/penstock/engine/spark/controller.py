@@ -120,10 +120,11 @@ class Controller:
                 self._control_arrived,
                 host.wake,
                 self._on_broken,
+                self._on_failure,
                 settings.windowBytes,
             ),
             self._control_arrived,
-            lambda error: self._post(lambda: self.machine.failed(error.to_dict())),
+            self._on_failure,
             self._driver_sink,
             lambda node: self._post(lambda: self.machine.node_finished(node)),
             self._on_broken,
@@ -229,6 +230,9 @@ class Controller:
             error.message += f" (process {info.pid}; it ran {', '.join(nodes) or 'no node'})"
         error.parameters.update(nodes=", ".join(nodes), pid=info.pid)
         return error
+
+    def _on_failure(self, error: PenstockError) -> None:
+        self._post(lambda: self.machine.failed(error.to_dict()))
 
     def _on_broken(self, peer: int, why: str) -> None:
         log.info("channel with host %d broke: %s", peer, why)

@@ -2,9 +2,9 @@
 
 Spark runs ``python -m <spark.python.daemon.module>`` once per executor and asks it to fork a worker
 for each task. Two things make a fork ready sooner: PySpark is imported from the installed package
-rather than from the ``pyspark.zip`` that Spark puts first on the path (modules in a zip cannot be
-cached as bytecode files and are looked up slowly), and what every host needs is imported here,
-once, before the fork.
+rather than from the ``pyspark.zip`` that Spark puts on the path (modules in an archive have no
+cached bytecode, and its directory is read again in each worker), and what every host needs is
+imported here, once, before the fork.
 
 Only imports happen here. A process that has *used* Flight, or started Arrow's threads, must not
 fork: the child would hang.
@@ -13,6 +13,7 @@ fork: the child would hang.
 import importlib
 import importlib.util
 import os
+import re
 import sys
 
 PRELOADED = (
@@ -25,26 +26,30 @@ PRELOADED = (
 )
 
 
-def drop_zips(path: list[str]) -> list[str]:
-    """``path`` without Spark's zips of PySpark and Py4J.
+def drop_archives(path: list[str]) -> list[str]:
+    """``path`` without the archives that Spark puts on it: PySpark, Py4J, Spark's own jar.
 
-    >>> drop_zips(["/spark/lib/pyspark.zip", "/spark/lib/py4j-0.10.9.9-src.zip", "/app"])
-    ['/app']
+    >>> drop_archives(["/lib/pyspark.zip", "/lib/py4j-0.10.9.9-src.zip", "/app", "/app/mine.zip"])
+    ['/app', '/app/mine.zip']
     """
-    return [entry for entry in path if not _is_spark_zip(entry)]
+    return [entry for entry in path if not _ARCHIVE.fullmatch(os.path.basename(entry))]
 
 
-def _is_spark_zip(entry: str) -> bool:
-    name = os.path.basename(entry)
-    return name == "pyspark.zip" or (name.startswith("py4j-") and name.endswith("-src.zip"))
+_ARCHIVE = re.compile(r"pyspark\.zip|py4j-.*-src\.zip|spark-core_.*\.jar")
 
 
 def _use_installed_pyspark() -> None:
-    zipped = sys.path
-    sys.path = drop_zips(zipped)
+    given = sys.path
+    sys.path = drop_archives(given)
     importlib.invalidate_caches()
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("py4j") is None:
-        sys.path = zipped  # the executor's Python has no PySpark of its own
+        sys.path = given  # the executor's Python has no PySpark of its own
+        return
+    # A worker invalidates the import caches when it adds the job's files to the path, and a cached
+    # archive would then read its whole directory again, in every worker.
+    for archive in set(given) - set(sys.path):
+        for entry in [key for key in sys.path_importer_cache if key.startswith(archive)]:
+            del sys.path_importer_cache[entry]
 
 
 def main() -> None:

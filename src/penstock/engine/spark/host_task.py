@@ -88,7 +88,8 @@ class _HostProcess:
             host.arrived,
             self._control_arrived,
             host.wake,
-            lambda peer, why: log.info("host %d: channel to %d broke: %s", host.number, peer, why),
+            self._on_broken,
+            self._on_failure,
             self.task.window_bytes,
         )
 
