@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
@@ -111,14 +112,19 @@ class Flow:
         rows: int | None = None,
         shards: int | None = None,
         schema: pa.Schema | None = None,
+        startTime: datetime | None = None,
         name: str | None = None,
     ) -> Stream:
         """Rows made by ``function(offset, n)``: rows ``offset`` to ``offset + n - 1``.
 
         The function must give the same rows for the same offsets whenever it is asked.  ``rate``
-        limits the rows per second over all shards; ``rows`` ends the stream.
+        limits the rows per second over all shards, counted from ``startTime`` (by default when the
+        flow starts); ``rows`` ends the stream.
         """
-        made = generate.Generate(function, rate=rate, rows=rows, shards=shards, schema=schema)
+        start_us = None if startTime is None else round(startTime.timestamp() * 1_000_000)
+        made = generate.Generate(
+            function, rate=rate, rows=rows, shards=shards, schema=schema, start_us=start_us
+        )
         return self.source(made, name or "generate")
 
     def files(

@@ -48,6 +48,7 @@ class Generate(Source):
         rows: int | None = None,
         shards: int | None = None,
         schema: pa.Schema | None = None,
+        start_us: int | None = None,
     ) -> None:
         if not callable(function):
             raise SettingsError(
@@ -63,6 +64,8 @@ class Generate(Source):
         self.rate = rate
         self.rows = rows
         self.shards_wanted = shards
+        self.start_us = start_us
+        """Wall clock at which the first row is due; None: when the run starts."""
         self.strided = _takes_stride(function)
         self.schema = schema if schema is not None else self._inferred()
 
@@ -154,7 +157,8 @@ class GenerateReader(Reader):
         for entry in context.journal:
             self._recall(entry)
         if context.position is None and self._origin_us is None:
-            self._origin_us = float(context.started_us)
+            start_us = context.started_us if source.start_us is None else source.start_us
+            self._origin_us = float(start_us)
         self._total = _UNLIMITED if source.rows is None else self._owned(source.rows)
         rate = source.rate or 0
         self._grain = max(1, int(rate / self._shards * _GRAIN_S))
