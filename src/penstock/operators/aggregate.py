@@ -1,17 +1,24 @@
-"""Running aggregates per key."""
+"""Running aggregates: one group per key, updated for ever.
+
+At the end of each epoch the groups that got rows in it leave with their new values, sorted by key.
+Without keys there is one group.  The state grows with the number of different keys; a window in
+``groupBy`` bounds it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.functions import Aggregate
 from penstock.operators.aggregates import Aggregation
 from penstock.operators.base import Exchange, Hash, Kernel, Operator, Single, StatelessOperator
+from penstock.operators.grouping import array_of, sort_by
 from penstock.operators.key_columns import check_names
-from penstock.operators.grouping import array_of, group_codes, sort_by
-from penstock.operators.stateful import StatefulVertex, batch_of, tables
+from penstock.operators.keyed_store import KeyedStore
+from penstock.operators.stateful import PartialVertex, batch_of
 from penstock.vertex import Time, Vertex
 
 __all__ = ["RunningAggregate", "RunningCombine", "RunningMerge"]
@@ -107,38 +114,40 @@ def running_kernel(aggregation: Aggregation) -> Kernel:
     return kernel
 
 
-class RunningVertex(StatefulVertex):
-    """Keeps one partial row per key."""
+class RunningVertex(PartialVertex):
+    """Keeps one partial row per key; an epoch costs time in proportion to the keys it changes."""
 
     def __init__(self, aggregation: Aggregation, kernel: Kernel | None) -> None:
-        super().__init__()
+        super().__init__(kernel, keep_rows=False)
         self.aggregation = aggregation
-        self.kernel = kernel
-        self._state: pa.Table | None = None
+        self._store = KeyedStore(aggregation.keys)
 
-    def onRecv(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
-        super().onRecv(port, self.kernel(batch) if self.kernel else batch, time)
+    def merged(self, partials: pa.Table) -> pa.Table:
+        return self.aggregation.merge(partials, self.aggregation.keys)
 
-    def work(self, time: Time, received: list[tuple[int, pa.RecordBatch]]) -> None:
+    def take(self, time: Time, partials: pa.Table | None, rows: list[pa.RecordBatch]) -> None:
+        if partials is None:
+            return
         keys = self.aggregation.keys
-        fresh = self.aggregation.merge(tables([batch for _, batch in received]), keys)
-        if self._state is None:
-            self._state = fresh
-            changed = fresh
-        else:
-            both = pa.concat_tables([fresh, self._state]).combine_chunks()
-            codes, _ = group_codes([array_of(both, key) for key in keys], both.num_rows)
-            self._state = self.aggregation.merge(both, keys)
-            changed = self._state.slice(0, fresh.num_rows)
-        changed = sort_by(changed, keys)
+        changed = sort_by(partials, keys)
+        found = self._store.find(changed)
+        known = self._store.rows(found)
+        if known is not None:
+            both = pa.concat_tables([known, changed]).combine_chunks()
+            codes = np.concatenate([found.known, np.arange(changed.num_rows)])
+            values = self.aggregation.merge_codes(codes, changed.num_rows, both)
+            heads = [array_of(changed, key) for key in keys]
+            changed = pa.Table.from_arrays(heads + values, schema=changed.schema)
+        self._store.put(changed, found)
         columns = [array_of(changed, key) for key in keys] + self.aggregation.results(changed)
         names = [*keys, *(one.name for one in self.aggregation.aggregates)]
         self.sendBy(0, pa.RecordBatch.from_arrays(columns, names=names), time)
 
     def snapshot(self) -> dict[str, pa.Table]:
-        return (
-            {} if self._state is None else {"groups": sort_by(self._state, self.aggregation.keys)}
-        )
+        """One table ``groups``: keys and partial columns, sorted."""
+        table = self._store.table()
+        return {} if table is None else {"groups": sort_by(table, self.aggregation.keys)}
 
     def load(self, state: Mapping[str, pa.Table]) -> None:
-        self._state = state.get("groups")
+        if "groups" in state:
+            self._store.replace(state["groups"])

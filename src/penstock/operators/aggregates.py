@@ -31,15 +31,15 @@ import pyarrow.compute as pc
 from penstock.errors import SchemaError
 from penstock.functions import Aggregate
 from penstock.operators import exact_sum
-from penstock.operators.key_columns import find, find_key, is_sortable, value_type
+from penstock.operators.columns import require_column
 from penstock.operators.grouping import (
     Fold,
     aggregate_codes,
     array_of,
     canonical,
-    group_codes,
     group_rows,
 )
+from penstock.operators.key_columns import find_key, is_sortable, value_type
 
 __all__ = ["ROWS", "Aggregation"]
 
@@ -82,7 +82,7 @@ class Aggregation:
                         f"{where}: {one.function}(*) has no meaning; name a column, or use count"
                     )
                 continue
-            kind = value_type(find(schema, one.column, f"{where}: {one.function}").type)
+            kind = value_type(require_column(schema, one.column, f"{where}: {one.function}").type)
             for name in _partials_of(one):
                 fields[name] = pa.field(name, _partial_type(one, name, kind, where))
         return list(fields.values())
@@ -228,6 +228,3 @@ def _result(one: Aggregate, partials: pa.Table) -> pa.Array:
         counts = array_of(partials, f"$count({one.column})").cast(pa.float64())
         return pc.divide(values.cast(pa.float64(), safe=False), counts)
     return values
-
-
-__all__ += ["canonical", "group_codes"]

@@ -7,7 +7,7 @@ number has one form only.  The sum is rounded once, at the end, to the nearest d
 even: the same value as ``math.fsum``, except that an overflow gives an infinity.
 
 A partial sum is a list of int64, one per non-zero digit, lowest first: ``bin << 32 | digit``, where
-the digit counts units of ``2 ** (32 * bin - BIAS)``.  Three extra bins stand for infinities and NaN.
+the digit counts units of ``2 ** (32 * bin - BIAS)``.  Extra bins stand for infinities and NaN.
 
 Laws: ``merge`` is associative and commutative; ``rounded(exact(xs))`` is ``math.fsum(xs)`` for
 finite sums.  Cost: about 15 ns a row.

@@ -20,8 +20,17 @@ from penstock.errors import UsageError
 from penstock.operators import exact_sum
 from penstock.operators.key_columns import is_sortable, value_type
 
-__all__ = ["Fold", "aggregate_codes", "array_of", "canonical", "group_codes", "group_rows"]
-__all__ += ["sort_by", "sort_rows"]
+__all__ = [
+    "Fold",
+    "aggregate_codes",
+    "array_of",
+    "bits",
+    "canonical",
+    "group_codes",
+    "group_rows",
+    "sort_by",
+    "sort_rows",
+]
 
 _INT64_MAX = (1 << 63) - 1
 
@@ -79,11 +88,11 @@ def group_codes(columns: Sequence[pa.Array], rows: int) -> tuple[Any, Any]:
 
 
 def _codes(values: pa.Array) -> tuple[Any, int]:
-    encoded = _bits(values).dictionary_encode(null_encoding="encode")
+    encoded = bits(values).dictionary_encode(null_encoding="encode")
     return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(encoded.dictionary)
 
 
-def _bits(values: pa.Array) -> pa.Array:
+def bits(values: pa.Array) -> pa.Array:
     """Floats as integers of the same bits, so that NaN equals NaN."""
     if pa.types.is_float64(values.type):
         return values.view(pa.int64())
@@ -104,7 +113,8 @@ def group_rows(
         heads = [key.take(pa.array(first)) for key in keys]
         folded = aggregate_codes(codes, len(first), table, folds)
         return pa.Table.from_arrays(heads + folded, names=[*by, *(fold.name for fold in folds)])
-    names, arrays, plan = list(by), [array_of(table, name) for name in by], []
+    names, arrays = list(by), [array_of(table, name) for name in by]
+    plan: list[Any] = []
     ready: list[_Ready] = []
     for number, fold in enumerate(folds):
         ready.append(_prepare(fold, table, arrays, names, plan, number))
@@ -121,7 +131,8 @@ def aggregate_codes(
 ) -> list[pa.Array]:
     """The folds of each group, in the order of the codes; every code must occur."""
     out: list[pa.Array | None] = [None] * len(folds)
-    names, arrays, plan = ["$g"], [pa.array(codes)], []
+    names, arrays = ["$g"], [pa.array(codes)]
+    plan: list[Any] = []
     ready: list[tuple[int, _Ready]] = []
     for number, fold in enumerate(folds):
         if fold.kind == "rows":
@@ -228,17 +239,19 @@ def _overflow(label: str, kind: pa.DataType) -> UsageError:
 
 def _ordered(values: pa.Array) -> pa.Array:
     """Floats as integers in the same order, NaN last: least and greatest do not depend on order."""
-    bits = _bits(canonical(values))
-    top = (1 << (bits.type.bit_width - 1)) - 1
-    flip = pa.scalar(top, bits.type)
-    return pc.if_else(pc.less(bits, pa.scalar(0, bits.type)), pc.bit_wise_xor(bits, flip), bits)
+    return _flipped(bits(canonical(values)))
 
 
-def _unordered(bits: pa.Array, kind: Any) -> pa.Array:
-    top = (1 << (bits.type.bit_width - 1)) - 1
-    flip = pa.scalar(top, bits.type)
-    same = pc.if_else(pc.less(bits, pa.scalar(0, bits.type)), pc.bit_wise_xor(bits, flip), bits)
-    return same.view(kind)
+def _unordered(values: pa.Array, kind: Any) -> pa.Array:
+    return _flipped(values).view(kind)
+
+
+def _flipped(values: pa.Array) -> pa.Array:
+    """Sign and magnitude to two's complement, or back."""
+    kind = values.type
+    magnitude = pa.scalar((1 << (kind.bit_width - 1)) - 1, kind)
+    negative = pc.less(values, pa.scalar(0, kind))
+    return pc.if_else(negative, pc.bit_wise_xor(values, magnitude), values)
 
 
 def sort_by(table: pa.Table, names: Sequence[str]) -> pa.Table:
@@ -248,8 +261,8 @@ def sort_by(table: pa.Table, names: Sequence[str]) -> pa.Table:
     keys = [(name, "ascending") for name in names]
     if not any(pa.types.is_floating(table.schema.field(name).type) for name in names):
         return table.take(pc.sort_indices(table, sort_keys=keys))
-    bits = [_sort_key(array_of(table, name)) for name in names]
-    return table.take(pc.sort_indices(pa.Table.from_arrays(bits, names=names), sort_keys=keys))
+    ordered = [_sort_key(array_of(table, name)) for name in names]
+    return table.take(pc.sort_indices(pa.Table.from_arrays(ordered, names=names), sort_keys=keys))
 
 
 def sort_rows(table: pa.Table, first: Sequence[str] = ()) -> pa.Table:

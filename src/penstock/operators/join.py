@@ -1,4 +1,16 @@
-"""Equi-join of two streams, of rows whose event times are at most ``within`` apart."""
+"""Equi-join of two streams, of rows whose event times are at most ``within`` apart.
+
+Pairs leave at the end of the epoch that brings their second row, sorted by all columns.  Null keys
+match nothing.  A left join sends rows of the left that found no partner, with nulls, when the
+watermark has passed their event time plus ``within``.
+
+A row is kept until the watermark is more than ``within`` past it.  A row that comes when it would
+be gone already (its event time is more than ``within`` behind the watermark before its epoch) is
+dropped and counted (``rows_late``), one without event time too (``rows_without_time``).
+
+The output: the keys, the left's other columns, the right's other columns; dictionaries as plain
+values.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +20,8 @@ import pyarrow as pa
 
 from penstock.errors import SchemaError, SettingsError
 from penstock.operators.base import Exchange, Hash, Operator
-from penstock.operators.key_columns import find_key, find_time, value_type
+from penstock.operators.join_vertex import JoinVertex
+from penstock.operators.key_columns import find_key, find_time, plain_schema, value_type
 from penstock.vertex import Vertex
 
 __all__ = ["Join"]
@@ -37,6 +50,7 @@ class Join(Operator):
         self.within_us = within_us
         self.left_time = left_time
         self.right_time = right_time
+        self._right: pa.Schema | None = None  # for the nulls of a left join
 
     def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
         left, right = inputs
@@ -52,8 +66,8 @@ class Join(Operator):
             keys.append(pa.field(name, value_type(ours.type)))
         find_time(left, self.left_time, "join (left)")
         find_time(right, self.right_time, "join (right)")
-        ours = [pa.field(one.name, one.type) for one in left if one.name not in self.on]
-        theirs = [pa.field(one.name, one.type) for one in right if one.name not in self.on]
+        ours = [one for one in plain_schema(left) if one.name not in self.on]
+        theirs = [one.with_nullable(True) for one in plain_schema(right) if one.name not in self.on]
         clash = [one.name for one in theirs if one.name in {other.name for other in ours}]
         if clash:
             raise SchemaError(
@@ -61,15 +75,15 @@ class Join(Operator):
                 f"one side's, e.g. select(..., '{clash[0]} AS right_{clash[0]}')",
                 column=clash[0],
             )
+        self._right = pa.schema([*keys, *theirs])
         return (pa.schema([*keys, *ours, *theirs]),)
 
     def exchanges(self, inputs: Sequence[pa.Schema]) -> tuple[Exchange, ...]:
         return Hash(tuple(self.on)), Hash(tuple(self.on))
 
     def vertex(self) -> Vertex:
-        from penstock.operators.join_vertex import JoinVertex
-
-        return JoinVertex(self.on, self.how, self.within_us, (self.left_time, self.right_time))
+        times = (self.left_time, self.right_time)
+        return JoinVertex(self.on, self.how, self.within_us, times, self._right)
 
     def describe(self) -> str:
         return f"{self.how} on {', '.join(self.on)} within {self.within_us / 1e6:g} s"

@@ -1,12 +1,10 @@
-"""Columns of a schema, found by name and checked by type, with errors that help.
+"""Key and event-time columns: found by name, checked by type, with errors that help.
 
-What the stateful operators need to say "no such column, did you mean ...?" on the line that wrote
-it, and how they read an event-time column: as microseconds, whatever unit the column has.
+An event-time column is read as microseconds, whatever unit it has.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,47 +13,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import SchemaError
+from penstock.operators.columns import require_column
 
 __all__ = [
+    "check_grid",
     "check_names",
-    "find",
     "find_key",
     "find_time",
     "from_micros",
     "is_sortable",
     "micros",
+    "plain_schema",
     "value_type",
 ]
 
 _US_PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
 
 
-def find(schema: pa.Schema, name: str, where: str) -> pa.Field:
-    """The field called ``name``, or a SchemaError that names the nearest one.
-
-    >>> find(pa.schema({"price": pa.int64()}), "prise", "sum")
-    Traceback (most recent call last):
-    ...
-    penstock.errors.SchemaError: sum: no column 'prise' in [price]; did you mean 'price'?
-    """
-    if schema.get_all_field_indices(name):
-        if len(schema.get_all_field_indices(name)) > 1:
-            raise SchemaError(
-                f"{where}: column {name!r} is there more than once in "
-                f"[{', '.join(schema.names)}]; rename one with select",
-                column=name,
-            )
-        return schema.field(name)
-    close = difflib.get_close_matches(name, schema.names, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else "name one of these"
-    raise SchemaError(
-        f"{where}: no column {name!r} in [{', '.join(schema.names)}]; {hint}", column=name
-    )
-
-
 def find_key(schema: pa.Schema, name: str, where: str) -> pa.Field:
     """A column to group or match by; nested values have no order and are refused."""
-    field = find(schema, name, where)
+    field = require_column(schema, name, where)
     if not is_sortable(value_type(field.type)):
         raise SchemaError(
             f"{where}: column {name!r} of type {field.type} cannot be a key; take one of its parts "
@@ -68,7 +45,7 @@ def find_key(schema: pa.Schema, name: str, where: str) -> pa.Field:
 
 def find_time(schema: pa.Schema, name: str, where: str) -> pa.Field:
     """An event-time column: a timestamp of any unit, with or without a time zone."""
-    field = find(schema, name, where)
+    field = require_column(schema, name, where)
     if not pa.types.is_timestamp(field.type):
         raise SchemaError(
             f"{where}: event time needs a timestamp, but column {name!r} is {field.type}; turn it "
@@ -100,6 +77,11 @@ def check_grid(kind: pa.DataType, spans_us: Sequence[int], where: str) -> None:
             "longer windows or a finer timestamp",
             type=str(kind),
         )
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema with dictionaries as plain values: their codes depend on the order of arrival."""
+    return pa.schema([one.with_type(value_type(one.type)) for one in schema])
 
 
 def value_type(kind: pa.DataType) -> pa.DataType:

@@ -8,6 +8,7 @@ of a window to its result does not grow with the number of rows in it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,16 +18,15 @@ import pyarrow.compute as pc
 
 from penstock.operators.aggregates import ROWS, Aggregation
 from penstock.operators.base import Kernel
-from penstock.operators.key_columns import from_micros, micros
 from penstock.operators.grouping import array_of, group_codes, sort_by, sort_rows
-from penstock.operators.stateful import StatefulVertex, batch_of, tables
+from penstock.operators.key_columns import from_micros, micros
+from penstock.operators.stateful import PartialVertex, Runs, batch_of, tables
 from penstock.operators.window_assign import Panes
 from penstock.vertex import Time
 
 __all__ = ["PANE", "PaneVertex", "pane_kernel"]
 
 PANE = "$pane"
-_COMPACT = 16
 
 
 def pane_kernel(column: str, panes: Panes, aggregation: Aggregation) -> Kernel:
@@ -54,7 +54,7 @@ def pane_kernel(column: str, panes: Panes, aggregation: Aggregation) -> Kernel:
     return kernel
 
 
-class PaneVertex(StatefulVertex):
+class PaneVertex(PartialVertex):
     """Merges partial rows per pane and emits windows when the watermark passes them.
 
     With a ``kernel`` the input is rows, and late ones leave on port 1; without, partial rows.
@@ -69,42 +69,25 @@ class PaneVertex(StatefulVertex):
         column: str,
         kernel: Kernel | None,
     ) -> None:
-        super().__init__()
+        super().__init__(kernel, keep_rows=True)
         self.panes = panes
         self.aggregation = aggregation
         self.lateness_us = lateness_us
         self.name = name
         self.column = column
-        self.kernel = kernel
-        self._runs: dict[int, list[pa.Table]] = {}
-        self._partials: dict[Time, list[pa.RecordBatch]] = {}
+        self._runs: dict[int, Runs] = {}
         self._bound: pa.DataType = None  # the type of event times, known from the first batch
 
     # -- input -----------------------------------------------------------------------------------
 
-    def onRecv(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
-        if self.kernel is not None:
-            super().onRecv(port, batch, time)
-            partial = self.kernel(batch)
-        else:
-            partial = batch
-            if time not in self._partials:
-                self.notifyAt(time)
-        parts = self._partials.setdefault(time, [])
-        parts.append(partial)
-        if len(parts) >= _COMPACT and parts[-1].num_rows:
-            # Merged as they come, so that little is left to do when the epoch ends.
-            self._partials[time] = [batch_of(self._merged(parts))]
-
-    def work(self, time: Time, received: list[tuple[int, pa.RecordBatch]]) -> None:
+    def take(self, time: Time, partials: pa.Table | None, rows: list[pa.RecordBatch]) -> None:
         before, now = self.before(time), self.watermark(time)
-        parts = self._partials.pop(time, [])
         fresh: dict[int, pa.Table] = {}
-        if parts:
-            self._bound = parts[0].schema.field(PANE).type
-            fresh = self._accepted(self._merged(parts), before, time, received)
+        if partials is not None:
+            self._bound = partials.schema.field(PANE).type
+            fresh = self._accepted(partials, before, time, rows)
         for pane, table in fresh.items():
-            self._add(pane, table)
+            self._runs_of(pane).add(table)
         if now is None:
             return
         self._emit(time, before, now, fresh)
@@ -114,8 +97,8 @@ class PaneVertex(StatefulVertex):
     def waits(self) -> bool:
         return bool(self._runs)
 
-    def _merged(self, parts: Sequence[pa.RecordBatch]) -> pa.Table:
-        return self.aggregation.merge(tables(list(parts)), [PANE, *self.aggregation.keys])
+    def merged(self, partials: pa.Table) -> pa.Table:
+        return self.aggregation.merge(partials, [PANE, *self.aggregation.keys])
 
     def _passed(self, pane: int, watermark: int | None) -> bool:
         return watermark is not None and self.panes.last_end(pane) + self.lateness_us <= watermark
@@ -125,7 +108,7 @@ class PaneVertex(StatefulVertex):
         partials: pa.Table,
         before: int | None,
         time: Time,
-        received: list[tuple[int, pa.RecordBatch]],
+        rows: list[pa.RecordBatch],
     ) -> dict[int, pa.Table]:
         """The partial rows of this epoch per pane, without late ones, which are disposed of."""
         column = array_of(partials, PANE)
@@ -139,8 +122,8 @@ class PaneVertex(StatefulVertex):
         fresh = _split(partials, starts)
         for pane in late:
             self.count("rows_late", int(np.asarray(array_of(fresh.pop(pane), ROWS)).sum()))
-        if late and received:
-            self._send_late([batch for _, batch in received], late, time)
+        if late and rows:
+            self._send_late(rows, late, time)
         return fresh
 
     def _send_late(self, batches: list[pa.RecordBatch], late: list[int], time: Time) -> None:
@@ -153,20 +136,21 @@ class PaneVertex(StatefulVertex):
 
     # -- state -----------------------------------------------------------------------------------
 
-    def _add(self, pane: int, table: pa.Table) -> None:
-        runs = self._runs.setdefault(pane, [])
-        runs.append(table)
-        while len(runs) > 1 and runs[-2].num_rows <= 2 * runs[-1].num_rows:
-            last = runs.pop()
-            runs[-1] = self._folded([runs[-1], last])
+    def _runs_of(self, pane: int) -> Runs:
+        if pane not in self._runs:
+            self._runs[pane] = Runs(self._by_key)
+        return self._runs[pane]
 
-    def _folded(self, parts: Sequence[pa.Table]) -> pa.Table:
-        """Partial rows of one window or pane, one per key."""
-        if len(parts) == 1:
-            return parts[0]
-        return self.aggregation.merge(
-            pa.concat_tables(parts).combine_chunks(), self.aggregation.keys
-        )
+    def _by_key(self, partials: pa.Table) -> pa.Table:
+        """Partial rows of one pane or window, one per key."""
+        return self.aggregation.merge(partials, self.aggregation.keys)
+
+    def _whole(self, inside: Sequence[int]) -> pa.Table:
+        """The partial rows of a window that is made of the given panes."""
+        if len(inside) == 1:
+            return self._runs[inside[0]].merged()
+        parts = [table for pane in inside for table in self._runs[pane].tables()]
+        return self._by_key(pa.concat_tables(parts).combine_chunks())
 
     # -- output ----------------------------------------------------------------------------------
 
@@ -174,8 +158,7 @@ class PaneVertex(StatefulVertex):
         size = self.panes.size_us
         made: list[tuple[int, pa.Table]] = []
         for start in self._due(before, now):
-            inside = [run for pane in self._inside(start) for run in self._runs[pane]]
-            made.append((start, self._folded(inside)))
+            made.append((start, self._whole(self._inside(start))))
         if before is not None and self.lateness_us:
             for start in sorted({w for pane in fresh for w in self.panes.windows_of(pane)}):
                 if start + size <= before < start + size + self.lateness_us:
@@ -202,9 +185,9 @@ class PaneVertex(StatefulVertex):
     def _changed(self, start: int, fresh: Mapping[int, pa.Table]) -> pa.Table:
         """The partial rows of an emitted window whose keys rows of this epoch changed."""
         inside, keys = self._inside(start), self.aggregation.keys
-        whole = self._folded([run for pane in inside for run in self._runs[pane]])
-        news = self._folded([fresh[pane] for pane in inside if pane in fresh])
-        both = pa.concat_tables([whole.select(keys), news.select(keys)]).combine_chunks()
+        whole = self._whole(inside)
+        news = [fresh[pane].select(keys) for pane in inside if pane in fresh]
+        both = pa.concat_tables([whole.select(keys), *news]).combine_chunks()
         codes, _ = group_codes([array_of(both, key) for key in keys], both.num_rows)
         # The keys of the whole are all different: their codes are their row numbers.
         return whole.take(pa.array(np.unique(codes[whole.num_rows :]))) if keys else whole
@@ -235,7 +218,7 @@ class PaneVertex(StatefulVertex):
         keys = self.aggregation.keys
         parts = []
         for pane in sorted(self._runs):
-            part = sort_by(self._folded(self._runs[pane]), keys)
+            part = sort_by(self._runs[pane].merged(), keys)
             starts = from_micros(np.full(part.num_rows, pane), self._bound)
             parts.append(part.add_column(0, PANE, starts))
         return {"panes": pa.concat_tables(parts)} if parts else {}
@@ -246,7 +229,8 @@ class PaneVertex(StatefulVertex):
             table = state["panes"].combine_chunks()
             self._bound = table.schema.field(PANE).type
             starts = micros(array_of(table, PANE))
-            self._runs = {pane: [part] for pane, part in _split(table, starts).items()}
+            for pane, part in _split(table, starts).items():
+                self._runs_of(pane).add(part)
 
 
 def _split(partials: pa.Table, starts: Any) -> dict[int, pa.Table]:
@@ -261,6 +245,5 @@ def _split(partials: pa.Table, starts: Any) -> dict[int, pa.Table]:
     cuts = np.flatnonzero(np.diff(starts)) + 1
     bounds = [0, *cuts.tolist(), len(starts)]
     return {
-        int(starts[low]): rest.slice(low, high - low)
-        for low, high in zip(bounds, bounds[1:], strict=False)
+        int(starts[low]): rest.slice(low, high - low) for low, high in itertools.pairwise(bounds)
     }

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 from penstock.operators.aggregates import ROWS, Aggregation
 from penstock.operators.base import Kernel
-from penstock.operators.key_columns import from_micros, micros
 from penstock.operators.grouping import array_of, group_codes, sort_by, sort_rows
-from penstock.operators.stateful import StatefulVertex, batch_of, tables
+from penstock.operators.key_columns import from_micros, micros
+from penstock.operators.stateful import PartialVertex, batch_of, tables
 from penstock.vertex import Time
 
 __all__ = ["LAST", "START", "SessionVertex", "session_kernel"]
@@ -104,7 +104,7 @@ def _sessions(
     return labels, begin[starts], so_far[stops]
 
 
-class SessionVertex(StatefulVertex):
+class SessionVertex(PartialVertex):
     """Merges partial sessions and emits them when the watermark passes their ends."""
 
     def __init__(
@@ -116,31 +116,20 @@ class SessionVertex(StatefulVertex):
         column: str,
         kernel: Kernel | None,
     ) -> None:
-        super().__init__()
+        super().__init__(kernel, keep_rows=True)
         self.gap_us = gap_us
         self.aggregation = aggregation
         self.lateness_us = lateness_us
         self.name = name
         self.column = column
-        self.kernel = kernel
         self._open: pa.Table | None = None
 
-    def work(self, time: Time, received: list[tuple[int, pa.RecordBatch]]) -> None:
+    def take(self, time: Time, partials: pa.Table | None, rows: list[pa.RecordBatch]) -> None:
         before, now = self.before(time), self.watermark(time)
-        touched = np.zeros(0, bool)
-        table = self._open
-        if received:
-            batches = [batch for _, batch in received]
-            fresh = tables([self.kernel(batch) for batch in batches] if self.kernel else batches)
-            lost = array_of(fresh, START).is_null()
-            if array_of(fresh, START).null_count:
-                gone = array_of(fresh.filter(lost), ROWS)
-                self.count("rows_without_time", int(np.asarray(gone).sum()))
-                fresh = fresh.filter(pc.invert(lost))
-            table, touched = self._joined(fresh)
-            table, touched = self._without_late(table, touched, before, batches, time)
-        elif table is not None:
-            touched = np.zeros(table.num_rows, bool)
+        table, touched = self._open, np.zeros(0 if self._open is None else len(self._open), bool)
+        if partials is not None:
+            table, touched = self._joined(self._with_time(partials))
+            table, touched = self._without_late(table, touched, before, rows, time)
         if table is None or now is None:
             self._open = table
             return
@@ -150,30 +139,45 @@ class SessionVertex(StatefulVertex):
             due &= touched | (ends > before)
         if due.any():
             self.sendBy(0, self._results(table.filter(pa.array(due))), time)
-        self._open = table.filter(pa.array(ends + self.lateness_us > now))
+        self._open = table.filter(pa.array(ends > now - self.lateness_us)).combine_chunks()
 
     def waits(self) -> bool:
         return self._open is not None and self._open.num_rows > 0
 
+    def merged(self, partials: pa.Table) -> pa.Table:
+        return self._merge(partials)[0]
+
+    def _with_time(self, partials: pa.Table) -> pa.Table:
+        starts = array_of(partials, START)
+        if not starts.null_count:
+            return partials
+        gone = array_of(partials.filter(starts.is_null()), ROWS)
+        self.count("rows_without_time", int(np.asarray(gone).sum()))
+        return partials.filter(starts.is_valid()).combine_chunks()
+
     def _joined(self, fresh: pa.Table) -> tuple[pa.Table, Any]:
-        """Open sessions and new ones joined; and which of the results a new one took part in."""
-        old = 0 if self._open is None else self._open.num_rows
-        table = fresh if self._open is None else pa.concat_tables([self._open, fresh])
-        table = table.combine_chunks()
+        """Open sessions joined with new ones; and which of the results a new one took part in."""
+        old = self._open
+        table = fresh if old is None else pa.concat_tables([old, fresh]).combine_chunks()
+        table, labels = self._merge(table)
+        touched = np.zeros(table.num_rows, bool)
+        touched[labels[0 if old is None else old.num_rows :]] = True
+        return table, touched
+
+    def _merge(self, table: pa.Table) -> tuple[pa.Table, Any]:
+        """Sessions with equal keys and no gap between them made one; where each row went."""
         keys = [array_of(table, key) for key in self.aggregation.keys]
-        kind = table.schema.field(START).type
+        starts = array_of(table, START)
         labels, first, last = _sessions(
-            keys, micros(array_of(table, START)), micros(array_of(table, LAST)), self.gap_us
+            keys, micros(starts), micros(array_of(table, LAST)), self.gap_us, _missing(starts)
         )
-        touched = np.zeros(len(first), bool)
-        touched[labels[old:]] = True
         row = np.empty(len(first), np.int64)
         row[labels] = np.arange(len(labels))
         index = pa.array(row)
-        arrays = [from_micros(first, kind), from_micros(last, kind)]
+        arrays = _bounds(labels, first, last, np.arange(len(first)), starts)
         arrays += [key.take(index) for key in keys]
         arrays += self.aggregation.merge_codes(labels, len(first), table)
-        return pa.Table.from_arrays(arrays, schema=table.schema), touched
+        return pa.Table.from_arrays(arrays, schema=table.schema), labels
 
     def _without_late(
         self,
@@ -191,7 +195,7 @@ class SessionVertex(StatefulVertex):
             return table, touched
         gone = table.filter(pa.array(late))
         self.count("rows_late", int(np.asarray(array_of(gone, ROWS)).sum()))
-        if self.kernel is not None:
+        if batches:
             self._send_late(gone, batches, time)
         return table.filter(pa.array(~late)), touched[~late]
 

@@ -12,13 +12,15 @@ state waits for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
+from penstock.operators.base import Kernel
+from penstock.operators.key_columns import plain_schema
 from penstock.vertex import Time, Vertex
 
-__all__ = ["StatefulVertex", "batch_of", "tables"]
+__all__ = ["PartialVertex", "Runs", "StatefulVertex", "batch_of", "tables"]
 
 
 class StatefulVertex(Vertex):
@@ -66,9 +68,88 @@ class StatefulVertex(Vertex):
         raise NotImplementedError
 
 
+class PartialVertex(StatefulVertex):
+    """Turns rows into partial rows as they come, and merges these before the epoch ends.
+
+    Merging partial rows gives the same in any order, so it need not wait: little is left to do
+    when the epoch is complete.  Without a kernel the input is partial rows already.
+    """
+
+    def __init__(self, kernel: Kernel | None, keep_rows: bool) -> None:
+        super().__init__()
+        self._kernel = kernel
+        self._keep_rows = keep_rows and kernel is not None
+        self._partials: dict[Time, Runs] = {}
+
+    def onRecv(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
+        if self._keep_rows:
+            super().onRecv(port, batch, time)
+        runs = self._partials.get(time)
+        if runs is None:
+            runs = self._partials[time] = Runs(self.merged, tail=16)
+            self.notifyAt(time)
+        partial = self._kernel(batch) if self._kernel else batch
+        runs.add(pa.Table.from_batches([partial]))
+
+    def work(self, time: Time, received: list[tuple[int, pa.RecordBatch]]) -> None:
+        runs = self._partials.pop(time, None)
+        self.take(time, runs.merged() if runs else None, [batch for _, batch in received])
+
+    def take(self, time: Time, partials: pa.Table | None, rows: list[pa.RecordBatch]) -> None:
+        """Take the merged partial rows of ``time`` into the state, and send what follows."""
+        raise NotImplementedError
+
+    def merged(self, partials: pa.Table) -> pa.Table:
+        """Partial rows with equal keys made one."""
+        raise NotImplementedError
+
+
+class Runs:
+    """Tables of partial rows on their way to being one.
+
+    Up to ``tail`` tables are kept as they came and then merged into a run; a run is merged with the
+    one before it while that is not much larger.  So a row takes part in a logarithmic number of
+    merges, however many tables there are.
+    """
+
+    def __init__(self, merge: Callable[[pa.Table], pa.Table], tail: int = 1) -> None:
+        self._merge = merge
+        self._limit = tail
+        self._tail: list[pa.Table] = []
+        self._runs: list[pa.Table] = []
+
+    def add(self, table: pa.Table) -> None:
+        """Take one more table."""
+        self._tail.append(table)
+        if len(self._tail) < self._limit:
+            return
+        run = self._joined(self._tail)
+        self._tail = []
+        while self._runs and self._runs[-1].num_rows <= 2 * run.num_rows:
+            run = self._joined([self._runs.pop(), run])
+        self._runs.append(run)
+
+    def tables(self) -> list[pa.Table]:
+        """What is there, unmerged."""
+        return self._runs + self._tail
+
+    def merged(self) -> pa.Table:
+        """All as one table; what was merged stays merged."""
+        if len(self._runs) + len(self._tail) > 1 or self._tail:
+            self._runs, self._tail = [self._joined(self.tables())], []
+        return self._runs[0]
+
+    def _joined(self, parts: list[pa.Table]) -> pa.Table:
+        table = pa.concat_tables(parts) if len(parts) > 1 else parts[0]
+        return self._merge(table.combine_chunks())
+
+
 def tables(batches: list[pa.RecordBatch]) -> pa.Table:
-    """Batches of one schema as a table of contiguous columns."""
+    """Batches of one schema as a table of contiguous columns, dictionaries as plain values."""
     table = pa.Table.from_batches(batches)
+    schema = plain_schema(table.schema)
+    if schema != table.schema:
+        table = table.cast(schema)
     return table.combine_chunks() if len(batches) > 1 else table
 
 

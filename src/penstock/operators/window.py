@@ -27,7 +27,7 @@ import pyarrow as pa
 from penstock.functions import Aggregate, Window
 from penstock.operators.aggregates import Aggregation
 from penstock.operators.base import Exchange, Hash, Kernel, Operator, Single, StatelessOperator
-from penstock.operators.key_columns import check_grid, check_names, find_time
+from penstock.operators.key_columns import check_grid, check_names, find_time, plain_schema
 from penstock.operators.pane_windows import PANE, PaneVertex, pane_kernel
 from penstock.operators.session import LAST, START, SessionVertex, session_kernel
 from penstock.operators.window_assign import Panes
@@ -126,7 +126,7 @@ class WindowAggregate(_Windowed, Operator):
 
     def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
         (schema,) = inputs
-        return self.result_schema(self.partial_schema(schema)), schema
+        return self.result_schema(self.partial_schema(schema)), plain_schema(schema)
 
     def exchanges(self, inputs: Sequence[pa.Schema]) -> tuple[Exchange, ...]:
         return self.key_exchange()
