@@ -31,7 +31,7 @@ apt_install_first() { # installs the first of the given packages that this Debia
     apt_updated=yes
   fi
   for package in "$@"; do
-    apt-cache show "$package" >/dev/null 2>&1 || continue
+    [[ $(apt-cache policy "$package" 2>/dev/null) =~ Candidate:\ [^\(] ]] || continue
     say "apt-get install $package"
     mkdir -p /usr/share/man/man1 2>/dev/null || true # slim images lack it, and the JRE's alternatives want it
     quietly apt-get install -y -qq --no-install-recommends "$package" && return 0

@@ -28,7 +28,11 @@ APT_GET = """\
 echo "apt-get $*" >> {log}
 if [[ $* == *jre-headless* ]]; then mkdir -p {jvm} && cp -r {spare} {jvm}/installed; fi
 """
-APT_CACHE = '#!/bin/bash\n[[ " $OFFERED " == *" $2 "* ]]\n'
+APT_CACHE = """\
+#!/bin/bash
+[[ " $OFFERED " == *" $2 "* ]] && candidate=1 || candidate="(none)"
+echo "$2:"; echo "  Candidate: $candidate"
+"""
 
 
 @dataclass
