@@ -84,7 +84,7 @@ def command_problems(text: str, cli: Any, targets: set[str]) -> list[str]:
 
 
 def test_documented_commands_exist(root: Path) -> None:
-    from penstock.cli import app
+    from penstock.cli.app import app
 
     cli = typer.main.get_command(app)
     targets = make_targets((root / "Makefile").read_text(encoding="utf-8"))
