@@ -1,0 +1,131 @@
+"""The Typer application: one function per command."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from penstock.cli import plan as plan_command
+from penstock.cli.output import print_json, set_up_logging
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Streaming, batch and iterative dataflow on Spark.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("plan")(plan_command.plan)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Master = Annotated[
+    str | None, typer.Option(help="Spark master URL; by default a local session is made.")
+]
+Hosts = Annotated[int, typer.Option(min=1, help="How many hosts (Spark tasks) run the flow.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Say more on standard error.")]
+
+
+class Demo(str, Enum):
+    """The demos."""
+
+    ysb = "ysb"
+
+
+class Bench(str, Enum):
+    """The benchmarks."""
+
+    ysb = "ysb"
+
+
+@app.command()
+def version(json: Json = False) -> None:
+    """Print the versions of Penstock and what it runs on."""
+    import platform
+
+    import pyarrow
+    import pyspark
+
+    import penstock
+
+    versions = {
+        "penstock": penstock.__version__,
+        "pyspark": pyspark.__version__,
+        "pyarrow": pyarrow.__version__,
+        "python": platform.python_version(),
+    }
+    if json:
+        print_json(versions)
+    else:
+        print("\n".join(f"{name} {number}" for name, number in versions.items()))
+
+
+@app.command()
+def demo(
+    name: Annotated[Demo, typer.Argument(help="Which demo.")] = Demo.ysb,
+    seconds: Annotated[float, typer.Option(min=2, help="How long events are made.")] = 20,
+    rate: Annotated[float, typer.Option(min=100, help="Events per second.")] = 1_000_000,
+    hosts: Hosts = 4,
+    master: Master = None,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Run a demo on Spark and check its results.
+
+    ysb: the Yahoo! Streaming Benchmark, ad views per campaign and second.
+    """
+    from penstock.cli.demo import run_ysb
+
+    set_up_logging(verbose)
+    run_ysb(seconds, rate, hosts, master, json)
+
+
+@app.command()
+def run(
+    target: Annotated[str, typer.Argument(metavar="MODULE:FLOW", help="A Flow, or a function.")],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="An option of start(), such as checkpointLocation=/data/c; spark.* goes to Spark.",
+        ),
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Stop after this long.")] = None,
+    master: Master = None,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Run a flow of your own until it ends or you press Ctrl-C.
+
+    FLOW is a penstock.Flow, or a function without arguments that makes one, in a module that can be
+    imported or a file: my_flows:views, flows/views.py:flow.
+    """
+    from penstock.cli.run import run_target
+
+    set_up_logging(verbose)
+    run_target(target, set_ or [], seconds, master, json)
+
+
+@app.command()
+def bench(
+    name: Annotated[Bench, typer.Argument(help="Which benchmark.")] = Bench.ysb,
+    seconds: Annotated[float, typer.Option(min=5, help="How long each rate is held.")] = 30,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Measure: throughput that is held, and response times, with every result checked.
+
+    ysb: the highest rate held, and end of window to result at 200 k, 1 M and 4 M events/s.
+    """
+    from penstock.bench.ysb import bench_ysb
+    from penstock.cli.output import print_table
+
+    set_up_logging(verbose)
+    result = bench_ysb(seconds)
+    if json:
+        print_json(result)
+    else:
+        print_table("Yahoo! Streaming Benchmark", result)

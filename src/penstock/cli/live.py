@@ -1,0 +1,87 @@
+"""The live display of a running flow: rates, latency and frontier per stage."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from penstock.cli.output import errors
+from penstock.engine.spark.query import FlowQuery
+from penstock.progress import FlowProgress
+
+__all__ = ["watch"]
+
+REFRESH_S = 0.25
+LINE_S = 5.0
+
+
+def watch(query: FlowQuery, seconds: float | None = None, quiet: bool = False) -> bool:
+    """Show a flow until it ends or the time is up; say whether it ended.
+
+    On a terminal a table is redrawn in place; elsewhere a line is printed every few seconds.
+    """
+    deadline = None if seconds is None else time.monotonic() + seconds
+    if quiet:
+        return bool(query.awaitTermination(seconds if seconds is not None else 1e9))
+    if not errors.is_terminal:
+        return _lines(query, deadline)
+    with Live(console=errors, refresh_per_second=8, transient=True) as live:
+        while not _over(query, deadline):
+            live.update(_table(query.name, query.lastProgress, query.status["message"]))
+    return _ended(query)
+
+
+def _over(query: FlowQuery, deadline: float | None) -> bool:
+    left = REFRESH_S if deadline is None else min(REFRESH_S, deadline - time.monotonic())
+    return left <= 0 or bool(query._ended.wait(left))
+
+
+def _ended(query: FlowQuery) -> bool:
+    return bool(query.awaitTermination(0))
+
+
+def _lines(query: FlowQuery, deadline: float | None) -> bool:
+    next_line = time.monotonic() + LINE_S
+    while not _over(query, deadline):
+        if time.monotonic() >= next_line and query.lastProgress is not None:
+            next_line += LINE_S
+            progress = query.lastProgress
+            latencies = [s["latencyMs"] for s in progress.sinks if s["latencyMs"] is not None]
+            latency = f", {max(latencies):.1f} ms to the sink" if latencies else ""
+            errors.print(
+                f"{query.name}: {progress.inputRowsPerSecond:,.0f} rows/s, "
+                f"{progress.numInputRows:,} rows, epoch {progress.batchId}{latency}",
+                highlight=False,
+            )
+    return _ended(query)
+
+
+def _table(name: str, progress: FlowProgress | None, message: str) -> Any:
+    if progress is None:
+        return Text(f"{name}: {message}")
+    table = Table(title=f"{name}: {message}", title_justify="left")
+    table.add_column("stage")
+    for heading in ("nodes", "rows/s", "rows", "epoch", "load", "queued"):
+        table.add_column(heading, justify="right")
+    for stage in progress.stages:
+        table.add_row(
+            stage["name"],
+            str(stage["nodes"]),
+            f"{stage['inputRowsPerSecond']:,.0f}",
+            f"{stage['numInputRows']:,}",
+            "end" if stage["ended"] else str(stage["frontier"]),
+            f"{stage['load']:.0%}",
+            f"{stage['queuedBytes'] / 1e6:,.1f} MB",
+        )
+    sinks = Text(
+        "   ".join(
+            f"{sink['name']}: epoch {sink['epoch']}, {sink['latencyMs'] or 0:.1f} ms after its end"
+            for sink in progress.sinks
+        )
+    )
+    return Group(table, sinks)

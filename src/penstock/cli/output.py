@@ -1,0 +1,69 @@
+"""What commands print: JSON for machines on standard output, the rest on standard error."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from penstock.errors import PenstockError, UsageError
+
+__all__ = ["errors", "print_json", "print_table", "reporting_errors", "set_up_logging"]
+
+errors = Console(stderr=True)
+
+
+def print_json(result: dict[str, Any]) -> None:
+    """One object on standard output."""
+    print(json.dumps(result))
+
+
+def print_table(title: str, rows: dict[str, Any]) -> None:
+    """Names and values, for people."""
+    table = Table(title=title, show_header=False)
+    for name, value in rows.items():
+        table.add_row(name.replace("_", " "), _readable(value))
+    Console().print(table)
+
+
+def _readable(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_readable(part)}" for key, part in value.items())
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+@contextmanager
+def reporting_errors() -> Iterator[None]:
+    """Turn an error into a message and an exit status."""
+    try:
+        yield
+    except PenstockError as error:
+        traceback = error.parameters.get("traceback")
+        if traceback:
+            print(str(traceback).rstrip(), file=sys.stderr)
+        errors.print(f"[red]{error.condition}[/red] ", end="")
+        errors.print(error.message, markup=False, highlight=False)
+        failed_in_flow = "stage" in error.parameters and "epoch" in error.parameters
+        sys.exit(2 if isinstance(error, UsageError) and not failed_in_flow else 1)
+    except KeyboardInterrupt:
+        errors.print("interrupted")
+        sys.exit(130)
+
+
+def set_up_logging(verbose: bool) -> None:
+    """Warnings (or with ``--verbose`` everything of ours) to standard error."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    if verbose:
+        logging.getLogger("penstock").setLevel(logging.INFO)
