@@ -294,8 +294,9 @@ class FilesReader(Reader):
 
 
 def _corrupt(path: str, format: str, error: Exception) -> SourceError:
+    reason = " ".join(str(error).split())
     return SourceError(
-        f"files: {path} cannot be read as {format}: {error}; replace or remove it, or start with "
+        f"files: {path} cannot be read as {format}: {reason}; replace or remove it, or start with "
         "onCorrupt='skip' to leave such files out",
         path=path,
     )

@@ -43,22 +43,26 @@ class Staging:
 
     # -- on the driver, at start -----------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Make the layout, drop what earlier runs left half done, and open a new run."""
+    def check(self) -> None:
+        """Refuse a path that cannot be written to; disturbs nobody who writes there now."""
         try:
             (self.path / "_penstock").mkdir(parents=True, exist_ok=True)
             probe = self.path / "_penstock" / f"probe-{uuid.uuid4().hex}"
             probe.touch()
             probe.unlink()
-            shutil.rmtree(self.path / "_staging", ignore_errors=True)
-            self.run = uuid.uuid4().hex
-            _write_whole(self.path / "_penstock" / "run.json", json.dumps({"run": self.run}))
         except OSError as error:
             raise SinkError(
                 f"parquet: cannot write to {self.path}: {error.strerror or error}; give a path "
                 "that this user may write to",
                 path=str(self.path),
             ) from error
+
+    def begin(self) -> None:
+        """Drop what earlier runs left half done, and open a new run."""
+        self.check()
+        shutil.rmtree(self.path / "_staging", ignore_errors=True)
+        self.run = uuid.uuid4().hex
+        _write_whole(self.path / "_penstock" / "run.json", json.dumps({"run": self.run}))
 
     def committed(self) -> int | None:
         """The last epoch that was published, None before the first."""
@@ -113,12 +117,15 @@ class Staging:
         if public.exists():
             shutil.rmtree(staged, ignore_errors=True)
             return False
-        missing = sorted(set(names) - set(os.listdir(staged)))
+        wanted, there = set(names), set(os.listdir(staged))
+        missing = sorted(wanted - there)
         if missing:
             raise SinkError(
                 f"parquet: {staged / missing[0]} is gone; does another flow write to {self.path}?",
                 path=str(self.path),
             )
+        for stale in sorted(there - wanted):
+            os.unlink(staged / stale)  # of a run that was killed; this one did not name it
         _sync_directory(staged)
         os.rename(staged, public)
         _sync_directory(self.path)
