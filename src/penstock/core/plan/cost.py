@@ -218,12 +218,9 @@ def recovery_times(topology: Topology, configuration: Configuration) -> list[flo
 
 def recovery_time(topology: Topology, configuration: Configuration) -> float:
     """The expected time spent on recovery per unit of time: the paper's RT_all."""
-    return sum(
-        rho * rt
-        for rho, rt in zip(
-            topology.failure_rate, recovery_times(topology, configuration), strict=True
-        )
-        if rho > 0.0
+    times = recovery_times(topology, configuration)
+    return float(
+        sum(rho * rt for rho, rt in zip(topology.failure_rate, times, strict=True) if rho > 0.0)
     )
 
 

@@ -280,15 +280,13 @@ class Forest:
         rooted.replay, rooted.fixed = rooted.replay[rows], rooted.fixed[rows]
         rooted.state = rooted.state[rows]
         live = np.flatnonzero(whole[0, : rooted.q.size] <= limit)
-        if self.synchronised and live.size:
-            low, high = (
-                rooted.q[max(0, live[0] - 1)],
-                rooted.q[min(rooted.q.size, live[-1] + 2) - 1],
-            )
-            natural = _range(rooted.replay, rooted.state)
-            self._grid(rooted, (max(low, natural[0]), min(high, natural[1])))
-        else:
-            self._grid(rooted, None)
+        window = None
+        if live.size:
+            low, high = _range(rooted.replay, rooted.state)
+            low = max(low, float(rooted.q[max(0, live[0] - 1)]))
+            high = min(high, float(rooted.q[min(rooted.q.size, live[-1] + 2) - 1]))
+            window = (low, high) if low <= high else None
+        self._grid(rooted, window)
         rooted.inner = rooted.outer = np.empty((0, 0))
 
 

@@ -1,8 +1,9 @@
 """Different frequencies inside a segment: section 3.3 of "FastRecover" (RSRFS).
 
 Decides frequencies for given anchors, starting from any plan. An operator may checkpoint a whole
-multiple as often as those it feeds in its segment, if it keeps several checkpoints: when one of
-those fails, it goes back to the checkpoint of the same instant. Only factors of two are used.
+multiple as often as those it feeds in its segment, if it keeps that many checkpoints: when one of
+those fails, it goes back to the checkpoint of the same instant. Only factors of two are used, and
+at most 64 checkpoints kept.
 
 The paper's step halves one operator (and the ones below it that would then be more frequent) and
 doubles another (and the ones above it that would then be less frequent) where that shortens the
@@ -35,6 +36,7 @@ __all__ = ["is_relaxed_synchronised", "relax"]
 
 _ROUNDS = 400
 _GAIN = 1e-12
+_KEPT_MAX = 64  # checkpoints that an operator may have to keep for those below it
 
 
 def is_relaxed_synchronised(topology: Topology, configuration: Configuration) -> bool:
@@ -91,26 +93,33 @@ class _State:
     members: list[list[int]]
     needed: list[int]
     inside: list[tuple[int, ...]]  # children in the same segment
+    part_of: list[int]  # index into ``members``
 
     @classmethod
     def of(cls, topology: Topology, configuration: Configuration) -> _State:
         replay_of, _ = per_failure(topology, configuration.anchors)
         moving = [0.0 < eta < math.inf for eta in configuration.frequency]
+        members = [
+            part
+            for part in segment_members(topology, configuration.anchors)
+            if all(moving[i] for i in part)
+        ]
+        part_of = [-1] * len(topology)
+        for index, part in enumerate(members):
+            for i in part:
+                part_of[i] = index
         return cls(
             topology=topology,
             anchors=configuration.anchors,
             frequency=list(configuration.frequency),
             replay=[r * rho for r, rho in zip(replay_of, topology.failure_rate, strict=True)],
-            members=[
-                part
-                for part in segment_members(topology, configuration.anchors)
-                if all(moving[i] for i in part)
-            ],
+            members=members,
             needed=needed_by(topology, configuration.anchors),
             inside=[
                 tuple(c for c in below if c not in configuration.anchors)
                 for below in topology.children
             ],
+            part_of=part_of,
         )
 
     def halved_with(self, i: int) -> list[int]:
@@ -143,6 +152,12 @@ class _State:
         cost = sum(self.topology.state_cost[k] * self.frequency[k] for k in members)
         return time, cost * (factor - 1.0)
 
+    def spreads(self, members: list[int], factor: float) -> bool:
+        """Whether multiplying these would make somebody keep too many checkpoints."""
+        part = self.members[self.part_of[members[0]]]
+        after = [self.frequency[k] * (factor if k in members else 1.0) for k in part]
+        return max(after) > 1.5 * _KEPT_MAX * min(after)
+
     def multiply(self, members: list[int], factor: float) -> None:
         for k in members:
             self.frequency[k] *= factor
@@ -152,7 +167,12 @@ def _paper_step(state: _State, max_overhead: float) -> bool:
     """Halve one and double another: the pair that gains most, if any does."""
     spent = overhead(state.topology, Configuration(state.anchors, tuple(state.frequency)))
     moving = [i for part in state.members for i in part]
-    ups = [(j, up, *state.change(up, 2.0)) for j in moving for up in [state.doubled_with(j)]]
+    ups = [
+        (j, up, *state.change(up, 2.0))
+        for j in moving
+        for up in [state.doubled_with(j)]
+        if not state.spreads(up, 2.0)
+    ]
     best, gain = None, -_GAIN * sum(state.replay[i] / state.frequency[i] for i in moving)
     for i in moving:
         down = state.halved_with(i)
@@ -184,7 +204,7 @@ def _shape_segments(state: _State) -> bool:
                 for group, factor in ((state.halved_with(i), 0.5), (state.doubled_with(i), 2.0)):
                     faster, paid = state.change(group, factor)
                     product = (time + faster) * (cost + paid)
-                    if product < least:
+                    if product < least and not state.spreads(group, factor):
                         best, least = (group, factor), product
             if best is None:
                 break

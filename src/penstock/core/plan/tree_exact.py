@@ -151,20 +151,22 @@ def _close(
     own[:, 0], own[:, 1], own[:, 2] = rooted.replay, rooted.state, rooted.fixed
     labels = [_Labels(own[at : at + 1], [0]) for at in range(len(nodes))]
     # What the children that are not merged yet cost at least, per column.
-    pending = rooted.inner - rooted.base - t * rooted.slope
-    pending[~np.isfinite(pending)] = 0.0
+    valid = np.isfinite(rooted.inner)
+    pending = np.zeros_like(rooted.inner)
+    pending[valid] = (rooted.inner - np.where(valid, rooted.base, 0.0) - t * rooted.slope)[valid]
     for at in range(len(nodes) - 1, -1, -1):
         for child in rooted.cut[at]:
-            pending[at] -= best[child]
             if child not in closed:
                 return _Labels(np.empty((0, 5)), [])
+            pending[at] -= np.where(valid[at], best[child], 0.0)
             merged = _merge(forest, rooted, at, labels[at], closed[child], pending[at], t, limit)
             if merged is None:
                 return None
             labels[at] = merged
         if at:
             above, i = up[at], nodes[at]
-            pending[above] -= np.minimum(rooted.inner[at], best[i])
+            chosen = np.minimum(rooted.inner[at], best[i])
+            pending[above] -= np.where(valid[above], chosen, 0.0)
             options = labels[at]
             if i in closed:
                 options = _Labels(
