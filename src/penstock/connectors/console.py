@@ -42,10 +42,14 @@ class Console(DriverSink):
 def _print_rich(title: str, names: list[str], rows: list[dict[str, Any]]) -> None:
     from rich.console import Console as RichConsole
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, title_justify="left")
+    table = Table()
     for name in names:
-        table.add_column(name)
+        table.add_column(Text(name))
     for row in rows:
-        table.add_row(*["null" if row[name] is None else str(row[name]) for name in names])
-    RichConsole().print(table)
+        # As text: what looks like markup in somebody's data is data.
+        table.add_row(*[Text("null" if row[name] is None else str(row[name])) for name in names])
+    console = RichConsole()
+    console.print(title, highlight=False)
+    console.print(table)

@@ -79,7 +79,7 @@ def test_available_now_reads_what_was_there_at_the_start(tmp_path: Path) -> None
 
 
 def test_journal_of_replayed_epochs_may_be_dropped(tmp_path: Path) -> None:
-    """Files found at the start belong to the first epoch after the replay, not to a replayed one."""
+    """Files found at the start belong to the first epoch after the replay."""
     parquet(tmp_path / "a.parquet", [1])
     source = Files(tmp_path)
     reader = source.open(SourceContext(0, 1, available_now=True))
@@ -99,7 +99,7 @@ def test_every_file_belongs_to_one_shard(tmp_path: Path) -> None:
         parquet(tmp_path / f"f{number}.parquet", [number])
     source = Files(tmp_path)
     parts = [values(source.open(SourceContext(shard, 3))) for shard in range(3)]
-    assert sorted(sum(parts, [])) == list(range(40))
+    assert sorted(value for part in parts for value in part) == list(range(40))
     assert all(len(part) > 5 for part in parts)
     assert source.shards(4) == 4
     assert Files(tmp_path, shards=2).shards(4) == 2

@@ -250,13 +250,14 @@ def test_marker_never_claims_more_than_is_published(
 ) -> None:
     flow = Flow(tmp_path)
     flow.epoch(0, [1], [2])
+    flow.epoch(1, [3], [4], publish=False)
     monkeypatch.setattr(os, "rename", _refuse)
     with pytest.raises(OSError, match="No space"):
-        flow.writers[0].recv(batch(3), 1)
-        flow.writers[0].complete(1)
+        flow.committer.complete(1)
     monkeypatch.undo()
     marker = json.loads((tmp_path / "_penstock" / "committed.json").read_text())
     assert marker["epoch"] == 0
+    assert flow.sink.committed() == 0
 
 
 def _refuse(*_: object) -> None:
