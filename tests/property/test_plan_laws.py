@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.core.plan import Operator, Plan, Topology, recover, solve
 from penstock.core.plan import dag as dag_module
-from penstock.core.plan.chain_dp import chain_dp
+from penstock.core.plan.chain_dp import chain_dp, chain_dp_arrays
 from penstock.core.plan.cost import (
     Configuration,
     best_configuration,
@@ -168,6 +168,9 @@ def test_chain_dp_comes_down_to_the_optimum(
         value = math.inf if found is None else recovery_time(topology, found)
         if found is not None:
             assert overhead(topology, found) <= budget * (1.0 + CLOSE)
+            arrays = chain_dp_arrays(topology, budget, steps << doubled)
+            assert arrays is not None
+            assert recovery_time(topology, arrays) == pytest.approx(value, rel=CLOSE)
         assert least * (1.0 - CLOSE) <= value <= before * (1.0 + CLOSE)
         before = value
 
@@ -181,7 +184,7 @@ def test_chain_dp_is_at_most_the_optimum_with_shares_rounded_down(
     budget = budget_of(topology, multiple)
     plan = solve(topology, budget)
     assert plan.configuration is not None
-    for steps in (20, 200):
+    for steps in (10, 80):
         rounded = 0.0
         for part in segments(topology, plan.configuration.anchors):
             share = part.log + part.state * plan.configuration.frequency[part.members[0]]

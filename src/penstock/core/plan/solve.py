@@ -20,7 +20,7 @@ from functools import partial
 from typing import Literal, get_args
 
 from penstock.core.plan.baselines import n_segments, n_segments_min_overhead, one_segment
-from penstock.core.plan.chain_dp import chain_dp
+from penstock.core.plan.chain_dp import chain_dp_arrays
 from penstock.core.plan.chain_exact import solve_chain
 from penstock.core.plan.cost import (
     Configuration,
@@ -198,7 +198,7 @@ def _dp(
     optimum: Configuration,
 ) -> Configuration | None:
     if topology.shape == "chain":
-        return chain_dp(topology, max_overhead, steps or 60)
+        return chain_dp_arrays(topology, max_overhead, steps or 60)
     if frequency_max is None:
         finite = [eta for eta in optimum.frequency if 0.0 < eta < math.inf]
         frequency_max = 2.0 * max(finite, default=1.0)
