@@ -35,6 +35,7 @@ from typing import NamedTuple
 
 from penstock.core.graph import LogicalGraph
 from penstock.core.progress.deltas import Delta, Deltas, FrontierChange, positive_first
+from penstock.core.progress.reachability import Reachability
 from penstock.core.progress.tracker import Tracker
 from penstock.core.progress.view import FrontierMirror, FrontierView
 from penstock.core.time import Time
@@ -249,7 +250,8 @@ class LocalProgress:
     """A worker's end of the exchange: its view, its buffer, and the numbers of both directions.
 
     With ``mirror=True`` the view repeats the controller's frontiers, which costs next to nothing;
-    otherwise it is a tracker of the worker's own, fed with deltas.
+    otherwise it is a tracker of the worker's own, fed with deltas. It begins with the controller's
+    welcome: before that an empty view would mean "nothing comes any more".
 
     >>> from penstock.core.graph import GraphBuilder
     >>> b = GraphBuilder()
@@ -257,25 +259,32 @@ class LocalProgress:
     >>> graph = b.build()
     >>> opened = [(0, Time(0), +1)]
     >>> accumulator = Accumulator(Tracker(graph))
-    >>> moved = accumulator.add(opened)
-    >>> local = LocalProgress(graph, held=opened)
-    >>> local.receive(accumulator.flush())
-    ((0, 1, 2), None)
+    >>> moved = accumulator.add(opened); sent = accumulator.flush()
+    >>> local = LocalProgress(graph, accumulator.welcome(), held=opened)
     >>> flush = local.record([(0, Time(1), +1), (0, Time(0), -1)])
     >>> moved = accumulator.receive("host", flush)
-    >>> local.receive(accumulator.flush()), local.view.complete(1, Time(0))
-    (((0, 1, 2), None), True)
+    >>> local.receive(accumulator.flush())
+    ((0, 1, 2), None)
+    >>> local.view.complete(1, Time(0))
+    True
     """
 
     def __init__(
-        self, graph: LogicalGraph, *, held: Iterable[Delta] = (), mirror: bool = True
+        self,
+        graph: LogicalGraph,
+        welcome: Broadcast,
+        *,
+        held: Iterable[Delta] = (),
+        mirror: bool = True,
+        reachability: Reachability | None = None,
     ) -> None:
-        self._tracker = None if mirror else Tracker(graph)
+        self._tracker = None if mirror else Tracker(graph, reachability)
         self._mirror = FrontierMirror(graph)
         self.view: FrontierView = self._tracker or self._mirror
         self.buffer = ProgressBuffer(self.view, held)
         self._sent = 0
-        self._received: int | None = None
+        self._received = welcome.sequence
+        self._apply(welcome)
 
     def record(self, deltas: Iterable[Delta]) -> Flush | None:
         """Add all deltas of one step; return what to send to the controller now, if anything."""
@@ -283,18 +292,15 @@ class LocalProgress:
 
     def receive(self, broadcast: Broadcast) -> tuple[tuple[int, ...], Flush | None]:
         """Take a broadcast in; return the places that moved and what to send now, if anything."""
-        if self._received is not None:
-            if broadcast.sequence <= self._received:
-                return (), None
-            if broadcast.sequence != self._received + 1:
-                raise PeerError(
-                    f"progress jumps from broadcast {self._received} to {broadcast.sequence}"
-                )
+        if broadcast.sequence <= self._received:
+            return (), None
+        if broadcast.sequence != self._received + 1:
+            raise PeerError(
+                f"progress jumps from broadcast {self._received} to {broadcast.sequence}: one was "
+                "lost, and frontiers without it would be wrong"
+            )
         self._received = broadcast.sequence
-        if self._tracker is not None:
-            moved = self._tracker.apply(broadcast.deltas)
-        else:
-            moved = self._mirror.apply(broadcast.changes)
+        moved = self._apply(broadcast)
         return moved, self.flush() if len(self.buffer) and self.buffer.recheck() else None
 
     def flush(self) -> Flush | None:
@@ -304,3 +310,8 @@ class LocalProgress:
             return None
         self._sent += 1
         return Flush(self._sent, deltas)
+
+    def _apply(self, broadcast: Broadcast) -> tuple[int, ...]:
+        if self._tracker is not None:
+            return self._tracker.apply(broadcast.deltas)
+        return self._mirror.apply(broadcast.changes)
