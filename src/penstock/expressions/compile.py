@@ -1,99 +1,160 @@
-"""compile_expression (first version: enough SQL for simple filters)."""
+"""compile_expression: SQL, an Arrow expression or a function, bound to a schema."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import sqlglot
-from sqlglot import exp
 
-from penstock.errors import SchemaError
+from penstock.errors import DataError, SchemaError
+from penstock.expressions.arrow import ArrowNode
+from penstock.expressions.build import Builder
+from penstock.expressions.ddl import parse_type
+from penstock.expressions.nodes import Node, as_array
+from penstock.expressions.parse import Source, expression_and_name, parse_sql
+from penstock.expressions.python import FunctionNode
+
+__all__ = ["Compiled", "compile_expression", "describe_expression"]
 
 
-@dataclass
 class Compiled:
-    type: pa.DataType
-    name: str
-    function: Callable[[pa.RecordBatch], Any]
+    """An expression bound to a schema; a plain value that can be shipped to the hosts.
+
+    >>> compiled = compile_expression("price * 2 AS twice", pa.schema({"price": pa.int64()}))
+    >>> compiled.name, compiled.type
+    ('twice', DataType(int64))
+    >>> compiled.evaluate(pa.record_batch({"price": [1, None, 3]})).to_pylist()
+    [2, None, 6]
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        name: str,
+        text: str,
+        columns: tuple[int, ...] = (),
+        narrow: tuple[int, ...] | None = None,
+    ) -> None:
+        self.node = node
+        self.type: pa.DataType = node.type
+        self.name = name
+        """The name of the result if none is given: alias, column name, or the SQL itself."""
+        self.text = text
+        self.columns = columns
+        """The positions of the columns that it reads (of SQL; of others nothing is known)."""
+        self._narrow = narrow
+
+    def __repr__(self) -> str:
+        return f"Compiled({self.text!r}, {self.type})"
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.Array:
-        made = self.function(batch)
-        return pa.repeat(made, batch.num_rows) if isinstance(made, pa.Scalar) else made
+        """The values for the batch's rows: an array of the batch's length and of ``type``."""
+        if self._narrow is not None:
+            batch = batch.select(list(self._narrow))
+        try:
+            return as_array(self.node.evaluate(batch), batch.num_rows)
+        except (pa.ArrowInvalid, DataError) as error:
+            raise self._explained(error, batch) from error
 
+    def _explained(self, error: Exception, batch: pa.RecordBatch) -> DataError:
+        """The error with the first row that causes it, found by bisection."""
+        low, high = 0, batch.num_rows
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._fails(batch.slice(low, middle - low)):
+                high = middle
+            else:
+                low = middle
+        row = ""
+        if high > low and self._fails(batch.slice(low, 1)):
+            names = batch.schema.names
+            indices = range(len(names)) if self._narrow is not None else self.columns
+            shown = [f"{names[i]} = {batch.column(i)[low].as_py()!r}" for i in indices]
+            row = f" where {', '.join(shown)}" if shown else ""
+        reason = error.message if isinstance(error, DataError) else str(error)
+        return DataError(f"{self.text}: {reason}{row}", expression=self.text)
 
-def describe_expression(expr: Any) -> str:
-    return getattr(expr, "__qualname__", None) or str(expr)
-
-
-_BINARY = {
-    exp.EQ: pc.equal, exp.NEQ: pc.not_equal, exp.GT: pc.greater, exp.GTE: pc.greater_equal,
-    exp.LT: pc.less, exp.LTE: pc.less_equal, exp.And: pc.and_kleene, exp.Or: pc.or_kleene,
-    exp.Add: pc.add_checked, exp.Sub: pc.subtract_checked, exp.Mul: pc.multiply_checked,
-    exp.Div: pc.divide_checked,
-}  # fmt: skip
-
-
-def _build(node: Any, schema: pa.Schema) -> Callable[[pa.RecordBatch], Any]:
-    if isinstance(node, exp.Alias | exp.Paren):
-        return _build(node.this, schema)
-    if isinstance(node, exp.Column):
-        if node.name not in schema.names:
-            raise SchemaError(
-                f"no column {node.name!r}; columns: [{', '.join(schema.names)}]", column=node.name
-            )
-        index = schema.get_field_index(node.name)
-        return lambda batch: batch.column(index)
-    if isinstance(node, exp.Literal):
-        value = pa.scalar(node.to_py())
-        return lambda batch: value
-    if isinstance(node, exp.Not):
-        inner = _build(node.this, schema)
-        return lambda batch: pc.invert(inner(batch))
-    if type(node) in _BINARY:
-        left, right = _build(node.this, schema), _build(node.expression, schema)
-        function = _BINARY[type(node)]
-        return lambda batch: function(left(batch), right(batch))
-    raise SchemaError(f"not supported: {node.sql(dialect='spark')}")
+    def _fails(self, part: pa.RecordBatch) -> bool:
+        try:
+            self.node.evaluate(part)
+        except (pa.ArrowInvalid, DataError):
+            return True
+        return False
 
 
 def compile_expression(
-    expr: Any, schema: pa.Schema, returnType: Any = None, what: str = "filter"
+    expr: Any,
+    schema: pa.Schema,
+    returnType: pa.DataType | str | None = None,
+    what: str = "filter",
 ) -> Compiled:
-    empty = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+    """Bind an expression to a schema; everything that can be wrong with it is refused here.
+
+    ``expr`` is SQL, a ``pyarrow.compute.Expression``, or a function from a record batch to an
+    array.  ``what`` is the operator that errors name.
+    """
+    target = None if returnType is None else parse_type(returnType, what)
     if isinstance(expr, str):
-        try:
-            node = sqlglot.parse_one(expr, dialect="spark")
-        except sqlglot.errors.SqlglotError as error:
-            raise SchemaError(f"{what}: cannot read {expr!r}: {error}") from None
-        try:
-            function = _build(node, schema)
-            type_ = function(empty).type
-        except pa.ArrowException as error:
-            raise SchemaError(f"{what}: {expr!r}: {error}") from None
-        return Compiled(type_, node.output_name or node.sql(dialect="spark"), function)
+        return _compile_sql(expr, schema, target, what)
     if isinstance(expr, pc.Expression):
-        made = pa.table(empty).select([])
-
-        def evaluate(batch: pa.RecordBatch) -> pa.Array:
-            import pyarrow.acero as acero
-
-            decl = acero.Declaration.from_sequence(
-                [
-                    acero.Declaration(
-                        "table_source", acero.TableSourceNodeOptions(pa.table(batch))
-                    ),
-                    acero.Declaration("project", acero.ProjectNodeOptions([expr], ["v"])),
-                ]
-            )
-            return decl.to_table(use_threads=False).column(0).combine_chunks()
-
-        del made
-        return Compiled(evaluate(empty).type, str(expr), evaluate)
+        node = ArrowNode.bound(expr, schema, target, what)
+        return Compiled(node, node.name, str(expr))
     if callable(expr):
-        type_ = returnType or expr(empty).type
-        return Compiled(type_, describe_expression(expr), expr)
-    raise SchemaError(f"{what}: expected SQL, an Arrow expression or a function, got {expr!r}")
+        made = FunctionNode.bound(expr, schema, target, what)
+        return Compiled(made, made.name, made.name)
+    raise SchemaError(
+        f"{what}: expected SQL, a pyarrow.compute.Expression or a function of a record batch, got "
+        f"{type(expr).__name__} {expr!r}"
+    )
+
+
+def describe_expression(expr: Any) -> str:
+    """An expression in a few words: SQL and Arrow expressions as they are, functions by name."""
+    if isinstance(expr, str):
+        return " ".join(expr.split())
+    if isinstance(expr, pc.Expression):
+        return str(expr)
+    return getattr(expr, "__qualname__", None) or type(expr).__qualname__
+
+
+def _compile_sql(sql: str, schema: pa.Schema, target: pa.DataType | None, what: str) -> Compiled:
+    source = Source(what, sql)
+    tree, name = expression_and_name(parse_sql(source))
+    builder = Builder(schema, source)
+    node = builder.build(tree)
+    if target is not None:
+        node = builder.cast(node, target, tree)
+    if pa.types.is_null(node.type):
+        builder.refuse("the type of NULL is unknown; write CAST(NULL AS type)", tree)
+    columns = tuple(dict.fromkeys(column.index for column in builder.columns))
+    narrow = None
+    if node.lazy and len(columns) < len(schema):
+        # Lazy nodes filter the batch: leave out of it what they do not read.
+        narrow = columns
+        for column in builder.columns:
+            column.index = columns.index(column.index)
+    compiled = Compiled(node, name, " ".join(sql.split()), columns, narrow)
+    _try_out(compiled, schema, builder, tree)
+    return compiled
+
+
+def _try_out(compiled: Compiled, schema: pa.Schema, builder: Builder, tree: Any) -> None:
+    """Run once on no rows and once on nulls: what the kernels cannot do shows now, not later."""
+    for size in (0, 1):
+        batch = pa.RecordBatch.from_arrays(
+            [pa.nulls(size, field.type) for field in schema],
+            schema=pa.schema([field.with_nullable(True) for field in schema]),
+        )
+        try:
+            made = compiled.evaluate(batch)
+        except DataError:
+            continue
+        except (pa.ArrowNotImplementedError, pa.ArrowTypeError, TypeError) as error:
+            builder.refuse(f"this is not supported: {error}", tree)
+        if made.type != compiled.type:
+            builder.refuse(
+                f"inferred the type {compiled.type}, but the result is {made.type}; please report "
+                "this",
+                tree,
+            )

@@ -1,24 +1,145 @@
-"""Spark's DDL type strings (first version)."""
+"""Spark's DDL strings: ``"id bigint, name string NOT NULL"`` to an Arrow schema."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
+import sqlglot.errors
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
 
 from penstock.errors import SchemaError
 
-_T = {
-    "bigint": pa.int64(), "int": pa.int32(), "string": pa.string(), "double": pa.float64(),
-    "boolean": pa.bool_(), "timestamp": pa.timestamp("us", "UTC"), "long": pa.int64(),
-}  # fmt: skip
+__all__ = ["parse_schema", "parse_type", "type_of"]
+
+_KIND = exp.DataType.Type
+_SIMPLE: dict[Any, pa.DataType] = {
+    _KIND.BOOLEAN: pa.bool_(),
+    _KIND.TINYINT: pa.int8(),
+    _KIND.SMALLINT: pa.int16(),
+    _KIND.INT: pa.int32(),
+    _KIND.BIGINT: pa.int64(),
+    _KIND.FLOAT: pa.float32(),
+    _KIND.DOUBLE: pa.float64(),
+    _KIND.TEXT: pa.string(),
+    _KIND.VARCHAR: pa.string(),
+    _KIND.CHAR: pa.string(),
+    _KIND.BINARY: pa.binary(),
+    _KIND.DATE: pa.date32(),
+    _KIND.TIMESTAMP: pa.timestamp("us", "UTC"),
+    _KIND.TIMESTAMPTZ: pa.timestamp("us", "UTC"),
+    _KIND.TIMESTAMPLTZ: pa.timestamp("us", "UTC"),
+    _KIND.TIMESTAMPNTZ: pa.timestamp("us"),
+    _KIND.INTERVAL: pa.duration("us"),
+    _KIND.NULL: pa.null(),
+}
 
 
 def parse_schema(schema: pa.Schema | str, what: str = "schema") -> pa.Schema:
+    """The Arrow schema of a DDL string; a schema is given back as it is.
+
+    >>> parse_schema("id bigint NOT NULL, tags array<string>")
+    id: int64 not null
+    tags: list<element: string>
+      child 0, element: string
+    """
     if isinstance(schema, pa.Schema):
         return schema
-    fields = []
-    for part in schema.split(","):
-        name, _, kind = part.strip().partition(" ")
-        if kind.strip().lower() not in _T:
-            raise SchemaError(f"{what}: cannot read {part!r}")
-        fields.append(pa.field(name, _T[kind.strip().lower()]))
+    if not isinstance(schema, str):
+        raise SchemaError(
+            f"{what}: a schema is a pyarrow.Schema or a DDL string such as 'id bigint, name "
+            f"string', got {schema!r}"
+        )
+    try:
+        table = sqlglot.parse_one(f"CREATE TABLE t ({schema})", dialect="spark").this
+        columns = table.expressions if isinstance(table, exp.Schema) else []
+    except sqlglot.errors.SqlglotError as error:
+        near = (getattr(error, "errors", None) or [{}])[0].get("highlight") or ""
+        raise SchemaError(
+            f"{what}: cannot read the schema {schema!r}{f' near {near!r}' if near else ''}; write "
+            "'name type', separated by commas, with Spark's types (bigint, string, ...)"
+        ) from None
+    fields = [_field(column, schema, what) for column in columns]
+    if not fields:
+        raise SchemaError(f"{what}: the schema {schema!r} has no columns")
+    names = [field.name for field in fields]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise SchemaError(f"{what}: the schema {schema!r} names column {name!r} twice")
     return pa.schema(fields)
+
+
+def parse_type(kind: pa.DataType | str, what: str = "type") -> pa.DataType:
+    """The Arrow type of a DDL type; a type is given back as it is.
+
+    >>> parse_type("decimal(10, 2)")
+    Decimal128Type(decimal128(10, 2))
+    """
+    if isinstance(kind, pa.DataType):
+        return kind
+    if not isinstance(kind, str):
+        raise SchemaError(f"{what}: a type is a pyarrow type or a DDL string, got {kind!r}")
+    return parse_schema(f"c {kind}", what).field(0).type
+
+
+def type_of(tree: Any) -> pa.DataType:
+    """The Arrow type of a parsed type; raises ValueError with the reason."""
+    if not isinstance(tree, exp.DataType):
+        raise ValueError(f"unknown type {tree}")
+    kind = tree.this
+    if isinstance(kind, exp.Interval):
+        return pa.duration("us")
+    if kind in (_KIND.DECIMAL, _KIND.BIGDECIMAL):
+        numbers = [int(str(part.this)) for part in tree.expressions] + [10, 0][
+            len(tree.expressions) :
+        ]
+        if not (0 < numbers[0] <= 38 and 0 <= numbers[1] <= numbers[0]):
+            raise ValueError(f"decimal({numbers[0]}, {numbers[1]}): at most 38 digits")
+        return pa.decimal128(*numbers)
+    if kind == _KIND.ARRAY:
+        return pa.list_(pa.field("element", type_of(_only(tree.expressions, "array<element>"))))
+    if kind == _KIND.MAP:
+        if len(tree.expressions) != 2:
+            raise ValueError("map<key, value> needs two types")
+        return pa.map_(*[type_of(part) for part in tree.expressions])
+    if kind == _KIND.STRUCT:
+        return pa.struct([_struct_field(part) for part in tree.expressions])
+    if kind not in _SIMPLE:
+        raise ValueError(f"unknown type {tree.sql(dialect=Spark)}")
+    return _SIMPLE[kind]
+
+
+def _field(column: Any, schema: str, what: str) -> pa.Field:
+    if not isinstance(column, exp.ColumnDef) or column.args.get("kind") is None:
+        raise SchemaError(
+            f"{what}: cannot read {column.sql(dialect=Spark)!r} in the schema {schema!r}; write "
+            "'name type', separated by commas"
+        )
+    nullable = True
+    for constraint in column.args.get("constraints") or []:
+        if isinstance(constraint.kind, exp.NotNullColumnConstraint):
+            nullable = bool(constraint.kind.args.get("allow_null"))
+        elif not isinstance(constraint.kind, exp.CommentColumnConstraint):
+            raise SchemaError(
+                f"{what}: {constraint.sql(dialect=Spark)} in the schema {schema!r} is not supported"
+            )
+    try:
+        return pa.field(column.name, type_of(column.args["kind"]), nullable)
+    except ValueError as error:
+        raise SchemaError(
+            f"{what}: column {column.name!r} in the schema {schema!r}: {error}",
+            column=column.name,
+        ) from None
+
+
+def _struct_field(part: Any) -> pa.Field:
+    if not isinstance(part, exp.ColumnDef) or part.args.get("kind") is None:
+        raise ValueError("a struct is written struct<name: type, ...>")
+    return pa.field(part.name, type_of(part.args["kind"]))
+
+
+def _only(parts: list[Any], form: str) -> Any:
+    if len(parts) != 1:
+        raise ValueError(f"{form} needs one type")
+    return parts[0]

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 import pyarrow as pa
 
 from penstock.errors import SchemaError
+from penstock.expressions.suggest import nearest
 from penstock.wire.hashing import is_hashable
 
-__all__ = ["identity", "nearest", "require_column", "require_hashable"]
-
-
-def nearest(name: str, names: list[str]) -> str:
-    """A hint at the name that was probably meant, or nothing.
-
-    >>> nearest("evnt_type", ["event_type", "ad_id"])
-    "; did you mean 'event_type'?"
-    """
-    lowered = {other.lower(): other for other in reversed(names)}
-    close = get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.6)
-    return f"; did you mean {lowered[close[0]]!r}?" if close else ""
+__all__ = ["identity", "require_column", "require_hashable"]
 
 
 def require_column(schema: pa.Schema, name: str, what: str) -> pa.Field:
