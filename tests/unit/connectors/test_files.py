@@ -147,7 +147,8 @@ def test_csv_options(tmp_path: Path) -> None:
 def test_large_csv_is_read_in_blocks(tmp_path: Path) -> None:
     lines = "".join(f'{number},"line {number}\nmore"\n' for number in range(200_000))
     (tmp_path / "a.csv").write_text("id,text\n" + lines)
-    reader = Files(tmp_path).open(SourceContext(0, 1, available_now=True))
+    source = Files(tmp_path, multiLine=True)
+    reader = source.open(SourceContext(0, 1, available_now=True))
     sizes, ids = [], []
     while not reader.exhausted():
         batch = reader.read(65_536, NOW_US)
