@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
+from importlib.metadata import version as _version
 
 from penstock import errors, functions
 from penstock.core.time import Time
@@ -11,4 +11,4 @@ from penstock.vertex import Vertex
 
 __all__ = ["Flow", "GroupedStream", "Stream", "Time", "Vertex", "errors", "functions"]
 
-__version__ = version("penstock")
+__version__ = _version("penstock")

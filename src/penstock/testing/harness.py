@@ -21,6 +21,8 @@ hold until the next one is given:
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 
@@ -72,7 +74,22 @@ class Harness:
         while due := [time for time in self._asked if time.epoch <= epoch]:
             time = min(due, key=Time.sort_key)
             self._asked.remove(time)
-            self._run(time, lambda time=time: self.vertex.onNotify(time))
+            self._run(time, partial(self.vertex.onNotify, time))
+
+    def restarted(self, vertex: Vertex | Operator) -> Harness:
+        """A harness with a new vertex in the state of this one after its completed epochs.
+
+        The vertex needs ``snapshot`` and ``restore``, as the library's stateful ones have.
+        """
+        other = Harness(
+            vertex, stage=self.place.stage, shard=self.place.shard, shards=self.place.shards
+        )
+        other.sent, other.counters = list(self.sent), dict(self.counters)
+        other._watermarks, other._complete = list(self._watermarks), self._complete
+        state = self.vertex.snapshot()  # type: ignore[attr-defined]
+        time = Time.root(max(self._complete, 0))
+        other._run(time, lambda: other.vertex.restore(state, time))  # type: ignore[attr-defined]
+        return other
 
     def batches(self, port: int = 0, epoch: int | None = None) -> list[pa.RecordBatch]:
         """What was sent on a port, in all epochs or in one."""
@@ -117,9 +134,9 @@ class Harness:
         if self._now is not None and not self._now.less_equal(time):
             raise ValueError(f"while handling {self._now!r} the vertex {what} at {time!r}")
 
-    def _run(self, time: Time, call: object) -> None:
+    def _run(self, time: Time, call: Callable[[], None]) -> None:
         self._now = time
         try:
-            call()  # type: ignore[operator]
+            call()
         finally:
             self._now = None

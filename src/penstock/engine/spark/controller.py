@@ -297,6 +297,7 @@ class Controller:
             self._finish(effect)
 
     def _assign(self, effect: Assign) -> None:
+        self.started_us = now_us()
         clock = EpochClock.starting(
             self.base, self.started_us, self.settings.us("epochInterval")
         )

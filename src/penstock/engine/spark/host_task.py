@@ -62,6 +62,7 @@ class HostTask:
         """The body of the task."""
         _HostProcess(self).run()
         yield self.host
+        leave_worker()
 
 
 class _HostProcess:
@@ -251,6 +252,25 @@ def prepare_process() -> None:
     sys.setswitchinterval(0.0005)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def leave_worker() -> None:
+    """End this process once its task is over, where Spark would keep it for the next one.
+
+    Hosts have a daemon of their own, so nobody else's task can be given to this process.
+    """
+    if not os.environ.get("SPARK_REUSE_WORKER"):
+        return
+    main_thread = threading.main_thread().ident
+
+    def wait_and_leave() -> None:
+        while True:
+            time.sleep(0.01)
+            frame = sys._current_frames().get(main_thread or 0)
+            if frame is not None and frame.f_code.co_name == "read_int":
+                os._exit(0)
+
+    threading.Thread(target=wait_and_leave, name="penstock-leave", daemon=True).start()
 
 
 def local_address(peer: str) -> str:

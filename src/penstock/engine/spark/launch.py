@@ -155,7 +155,7 @@ def _host_lost(host: int, raised: Exception) -> PenstockError:
     if "No module named 'penstock'" in text:
         return SessionError(
             "the executors' Python has no penstock: install it there (pip install penstock), or "
-            "ship it with spark.sparkContext.addPyFile",
+            "set PYSPARK_PYTHON to a Python that has it before the session is made",
             host=host,
         )
     known = {
