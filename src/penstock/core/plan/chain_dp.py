@@ -124,7 +124,7 @@ def chain_dp_arrays(
     # Row c, column c' - 1: what is left of c steps after c', or a column of infinities at the end.
     left = np.arange(steps + 1)[:, None] - np.arange(1, steps + 1)[None, :]
     left = np.where(left < 0, steps + 1, left)
-    shares = width * np.arange(1, steps + 1)
+    shares: NDArray[np.float64] = width * np.arange(1, steps + 1, dtype=np.float64)
     every = np.arange(steps + 1)
     for i in range(1, n + 1):
         for k in heads_of[i - 1]:
