@@ -7,9 +7,8 @@ lower ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from penstock.core.plan.cost import best_recovery_time, bits, segments
 from penstock.core.plan.topology import Topology
 
 __all__ = ["Valuer", "improve", "improve_pairs", "valuer"]
@@ -23,9 +22,7 @@ def valuer(topology: Topology, max_overhead: float) -> Valuer:
     Law: it equals ``best_recovery_time(segments(topology, anchors), max_overhead)``.
     """
     if topology.shape == "dag":
-        return lambda mask: best_recovery_time(
-            segments(topology, frozenset(bits(mask))), max_overhead
-        )
+        return _dag_valuer(topology, max_overhead)
     rows = [
         (
             i,
@@ -62,6 +59,78 @@ def valuer(topology: Topology, max_overhead: float) -> Valuer:
         return fixed + weight * weight / room if room > 0.0 else math.inf
 
     return value
+
+
+def _dag_valuer(topology: Topology, max_overhead: float) -> Valuer:
+    """The same for a DAG, where what several inputs need has to be united first."""
+    n, order, parents = len(topology), topology.order, topology.parents
+    rho, log = topology.failure_rate, topology.log_cost
+    cpu, state = topology.replay_cost, topology.state_cost
+    width = (n + 7) // 8
+    cpu_of, state_of, log_of = (_byte_sums(x, width) for x in (cpu, state, log))
+    needed, group = [0] * n, [0] * n
+    replayed, restored = [0.0] * n, [0.0] * n
+
+    def find(i: int) -> int:
+        while group[i] != i:
+            group[i] = group[group[i]]
+            i = group[i]
+        return i
+
+    def value(mask: int) -> float:
+        room = max_overhead
+        for i in order:
+            above = parents[i]
+            if mask >> i & 1:
+                room -= log[i]
+                needed[i], group[i] = 1 << i, i
+                replayed[i], restored[i] = log[i] + cpu[i], state[i]
+                continue
+            first = above[0]
+            group[i] = find(first)
+            if len(above) == 1:
+                needed[i] = needed[first] | 1 << i
+                replayed[i], restored[i] = replayed[first] + cpu[i], restored[first] + state[i]
+                continue
+            union = 1 << i
+            for p in above:
+                union |= needed[p]
+                group[find(p)] = group[i]
+            needed[i] = union
+            one = two = 0.0
+            at_all, at_anchors = (
+                union.to_bytes(width, "little"),
+                (union & mask).to_bytes(width, "little"),
+            )
+            for k in range(width):
+                one += cpu_of[k][at_all[k]] + log_of[k][at_anchors[k]]
+                two += state_of[k][at_all[k]]
+            replayed[i], restored[i] = one, two
+        fixed = 0.0
+        replay: dict[int, float] = {}
+        held: dict[int, float] = {}
+        for i in order:
+            at = find(i)
+            fixed += rho[i] * restored[i]
+            replay[at] = replay.get(at, 0.0) + rho[i] * replayed[i]
+            held[at] = held.get(at, 0.0) + state[i]
+        weight = sum(math.sqrt(work * held[at]) for at, work in replay.items())
+        if weight == 0.0:
+            return fixed if room >= 0.0 else math.inf
+        return fixed + weight * weight / room if room > 0.0 else math.inf
+
+    return value
+
+
+def _byte_sums(values: Sequence[float], width: int) -> list[list[float]]:
+    """For each byte of a mask and each of its 256 contents, the sum of the values it selects."""
+    tables = []
+    for k in range(width):
+        sums = [0.0]
+        for value in (*values[8 * k : 8 * k + 8], *[0.0] * 8)[:8]:
+            sums += [total + value for total in sums]
+        tables.append(sums)
+    return tables
 
 
 def improve(
