@@ -12,6 +12,7 @@ import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -103,6 +104,7 @@ class _OpenEpoch:
         self.pending: list[pa.RecordBatch] = []
         self.pending_bytes = 0
         self.path: Path | None = None
+        self.file: Any = None
         self.writer: pq.ParquetWriter | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -115,9 +117,17 @@ class _OpenEpoch:
         table = pa.Table.from_batches(self.pending)
         if self.writer is None:
             self.path = path
-            self.writer = pq.ParquetWriter(path, table.schema, compression=COMPRESSION)
+            # A file, not its name: finding the file system of a name takes longer than writing.
+            self.file = pa.OSFile(str(path), "wb")
+            self.writer = pq.ParquetWriter(self.file, table.schema, compression=COMPRESSION)
         self.writer.write_table(table, row_group_size=max(1, table.num_rows))
         self.pending, self.pending_bytes = [], 0
+
+    def close(self) -> None:
+        """Write the footer and close the file."""
+        if self.writer is not None:
+            self.writer.close()
+            self.file.close()
 
 
 class WriteVertex(Vertex):
@@ -148,7 +158,7 @@ class WriteVertex(Vertex):
             epoch.flush(epoch.path or self._staging.new_file(self._name))
         if epoch.writer is None or epoch.path is None:
             return
-        epoch.writer.close()
+        epoch.close()
         size = self._staging.stage(epoch.path, time.epoch, self._name)
         row = {"file": [self._name], "rows": [epoch.rows], "bytes": [size]}
         self.sendBy(0, pa.record_batch(row, schema=MANIFEST), time)
@@ -157,7 +167,7 @@ class WriteVertex(Vertex):
         for epoch in self._open.values():
             if epoch.writer is not None and epoch.path is not None:
                 with contextlib.suppress(OSError):
-                    epoch.writer.close()
+                    epoch.close()
                     epoch.path.unlink()
         self._open.clear()
 

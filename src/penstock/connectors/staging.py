@@ -133,8 +133,17 @@ class Staging:
         return True
 
     def mark(self, epoch: int) -> None:
-        """Remember that everything up to ``epoch`` was published."""
-        _write_whole(self.path / "_penstock" / "committed.json", json.dumps({"epoch": epoch}))
+        """Remember that everything up to ``epoch`` was published.
+
+        Written over in place, always the same length, within one sector: replacing a file by
+        renaming costs half a millisecond on ext4, which flushes the new one first.
+        """
+        marker = self.path / "_penstock" / "committed.json"
+        descriptor = os.open(marker, os.O_WRONLY | os.O_CREAT, 0o644)
+        try:
+            os.pwrite(descriptor, (json.dumps({"epoch": epoch}).ljust(63) + "\n").encode(), 0)
+        finally:
+            os.close(descriptor)
 
     def finish(self) -> None:
         """Drop what this run staged and will not publish."""
