@@ -122,12 +122,12 @@ def test_exact_equals_brute_force_up_to_ten_operators(topology: Topology, multip
 @given(topologies(("dag",)), multiples)
 def test_bound_of_a_dag_holds_without_enumeration(topology: Topology, multiple: float) -> None:
     budget = budget_of(topology, multiple)
-    before = dag_module._ENUMERATED_MAX
-    dag_module._ENUMERATED_MAX = -1
+    before = dag_module._WORK_MAX
+    dag_module._WORK_MAX = 0
     try:
         solution = dag_module.solve_dag(topology, budget)
     finally:
-        dag_module._ENUMERATED_MAX = before
+        dag_module._WORK_MAX = before
     least = brute_force(topology, budget)
     assert solution.bound <= least * (1.0 + CLOSE)
     assert solution.value >= least * (1.0 - CLOSE)

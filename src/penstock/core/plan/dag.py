@@ -21,7 +21,7 @@ from penstock.core.plan.tree_exact import Solution, squeeze
 
 __all__ = ["forests", "solve_dag"]
 
-_ENUMERATED_MAX = 12
+_WORK_MAX = 250_000  # anchor sets to enumerate times operators: any DAG of 15 operators fits
 
 
 def solve_dag(topology: Topology, max_overhead: float) -> Solution:
@@ -51,7 +51,7 @@ def _finish(value: Valuer, best: Solution, may: list[bool], must: list[bool]) ->
     best.bound = min(best.bound, best.value)
     if best.proven:
         return best
-    if len(free) <= _ENUMERATED_MAX:
+    if len(may) << len(free) <= _WORK_MAX:
         base = sum(1 << i for i, required in enumerate(must) if required)
         for subset in range(1 << len(free)):
             mask = base | sum(1 << i for k, i in enumerate(free) if subset >> k & 1)

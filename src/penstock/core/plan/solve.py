@@ -8,7 +8,7 @@ Laws
   * ``bound`` holds for every plan of the same freedom: one frequency per segment (RSFS), or for
     ``relaxed`` whole multiples inside a segment (RSRFS).
   * ``exact`` is never worse than ``dp``, ``nsegments`` and ``1segment``; on chains and trees, and
-    on DAGs of up to 12 operators besides the sources, its bound is its recovery time.
+    on DAGs of up to 15 operators, its bound is its recovery time.
 """
 
 from __future__ import annotations
