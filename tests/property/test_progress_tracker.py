@@ -28,9 +28,9 @@ def some_graph(rng: Random) -> LogicalGraph:
     return random_graph(rng, stages=rng.randint(2, 9))
 
 
-def some_pointstamp(rng: Random, graph: LogicalGraph) -> Pointstamp:
+def some_pointstamp(rng: Random, graph: LogicalGraph, bound: int = 3) -> Pointstamp:
     place = rng.randrange(len(graph))
-    return place, random_time(rng, graph.depth(place))
+    return place, random_time(rng, graph.depth(place), bound)
 
 
 def some_batch(
@@ -75,6 +75,33 @@ def check_frontiers(seed: int) -> None:
             assert frozenset(tracker.frontier(place)) == happen[place], (seed, place)
             assert frozenset(tracker.upstream(place)) == arrive[place], (seed, place)
             assert (place in moved) == (before[place] != tracker.frontier(place)), (seed, place)
+            time = random_time(rng, graph.depth(place))
+            expected = not any(earlier.less_equal(time) for earlier in arrive[place])
+            assert tracker.complete(place, time) == expected, (seed, place, time)
+
+
+def test_many_epochs_and_iterations_at_once_give_the_same_frontiers() -> None:
+    for seed in range(30):
+        rng = Random(seed)
+        graph = some_graph(rng)
+        tracker = Tracker(graph)
+        counts: Counter[Pointstamp] = Counter()
+        for _ in range(5):
+            batch = []
+            for _ in range(15):
+                active = list(counts)
+                if len(active) > 40 or (active and rng.random() < 0.3):
+                    pointstamp, delta = rng.choice(active), -1
+                else:
+                    pointstamp, delta = some_pointstamp(rng, graph, bound=8), 1
+                counts[pointstamp] += delta
+                if not counts[pointstamp]:
+                    del counts[pointstamp]
+                batch.append((*pointstamp, delta))
+            tracker.apply(batch)
+            happen = reference_frontiers(graph, counts)
+            for place in range(len(graph)):
+                assert frozenset(tracker.frontier(place)) == happen[place], (seed, place)
 
 
 @pytest.mark.parametrize("first", range(0, 300, 100))

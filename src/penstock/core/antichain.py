@@ -7,13 +7,15 @@ minimal elements of a multiset whose counts go up and down.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from operator import le
 from typing import Final, Generic, TypeVar
 
 from penstock.core.order import PartiallyOrdered, dominated, minimal
 from penstock.core.time import Time
 
-__all__ = ["EMPTY", "Antichain", "MutableAntichain"]
+__all__ = ["EMPTY", "Antichain", "MutableAntichain", "minimal_times"]
 
 P = TypeVar("P", bound=PartiallyOrdered)
 
@@ -52,8 +54,16 @@ class Antichain(Generic[P]):
         return made
 
     def less_equal(self, value: P) -> bool:
-        """Tell whether some element is at or before ``value``: it may still come."""
-        for element in self.elements:  # noqa: SIM110 - the hottest test there is
+        """Tell whether some element is at or before ``value``: it may still come.
+
+        Inside one loop, where many epochs can be under way at once, this is a binary search.
+        """
+        elements = self.elements
+        if len(elements) > 8 and isinstance(value, Time) and len(value) == 2:
+            # epochs go up and counters go down, so the last element by sort_key decides
+            index = bisect_right(elements, tuple(value), key=tuple)  # type: ignore[type-var]
+            return index > 0 and elements[index - 1].less_equal(value)
+        for element in elements:  # noqa: SIM110 - the hottest test there is
             if element.less_equal(value):
                 return True
         return False
@@ -142,7 +152,7 @@ class MutableAntichain:
         """The minimal times present, by ``sort_key``."""
         known = self._minimal
         if known is None:
-            known = self._minimal = _minimal_times(self.counts)
+            known = self._minimal = minimal_times(self.counts)
         return known
 
     def frontier(self) -> Antichain[Time]:
@@ -159,11 +169,34 @@ class MutableAntichain:
         return f"MutableAntichain({{{listed}}})"
 
 
-def _minimal_times(times: dict[Time, int]) -> tuple[Time, ...]:
-    """Return the minimal keys; outside loops, where the order is total, that is the least."""
-    if not times:
-        return ()
-    first = min(times, key=tuple)
-    if len(first) == 1:
-        return (first,)
-    return minimal(times)
+def minimal_times(times: Iterable[Time]) -> tuple[Time, ...]:
+    """Return the minimal times, all of one depth, by ``sort_key``; :func:`minimal`, but quicker.
+
+    In the order of ``sort_key`` epochs only go up, so a time is minimal unless the counters of one
+    before it are at or below its own; of those only the minimal ones are remembered. They are few
+    even where the minimal times are many: one, inside one loop.
+
+    >>> minimal_times([Time(2, (1,)), Time(1, (3,)), Time(2, (4,)), Time(1, (3,))])
+    (Time(1, (3,)), Time(2, (1,)))
+    """
+    ordered = sorted(times, key=tuple)
+    if len(ordered) < 2:
+        return tuple(ordered)
+    if len(ordered[0]) == 1:
+        return (ordered[0],)
+    kept: list[Time] = []
+    if len(ordered[0]) == 2:
+        least = ordered[0][1] + 1
+        for time in ordered:
+            if time[1] < least:
+                least = time[1]
+                kept.append(time)
+        return tuple(kept)
+    floor: list[tuple[int, ...]] = []
+    for time in ordered:
+        counters = time[1:]
+        if not any(all(map(le, low, counters)) for low in floor):
+            floor = [low for low in floor if not all(map(le, counters, low))]
+            floor.append(counters)
+            kept.append(time)
+    return tuple(kept)

@@ -7,7 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.antichain import EMPTY, Antichain, MutableAntichain
+from penstock.core.antichain import EMPTY, Antichain, MutableAntichain, minimal_times
+from penstock.core.order import minimal
 from penstock.core.time import Time
 
 times = st.builds(Time, st.integers(0, 3), st.tuples(st.integers(0, 3)))
@@ -69,3 +70,25 @@ def test_reading_late_gives_the_same_as_reading_often(updates: list[tuple[Time, 
         often.elements  # noqa: B018 - the cached value must not go stale
     assert late.elements == often.elements
     assert len(late) == len(often)
+
+
+@given(st.integers(0, 3), st.data())
+def test_the_quick_way_to_minimal_times_equals_the_general_one(
+    depth: int, data: st.DataObject
+) -> None:
+    counters = st.tuples(*[st.integers(0, 5)] * depth)
+    values = data.draw(st.lists(st.builds(Time, st.integers(0, 5), counters), max_size=15))
+    assert minimal_times(values) == minimal(values)
+
+
+wide = st.builds(Time, st.integers(0, 40), st.tuples(st.integers(0, 40)))
+
+
+@given(st.integers(1, 3), st.lists(st.booleans(), min_size=40, max_size=40), wide)
+def test_long_antichains_allow_what_any_element_allows(
+    fall: int, present: list[bool], time: Time
+) -> None:
+    stairs = [Time(e, (fall * (40 - e) % 121,)) for e in range(40) if present[e]]
+    antichain = Antichain(stairs)
+    assert len(antichain) == len(stairs)
+    assert antichain.less_equal(time) == any(v.less_equal(time) for v in stairs)

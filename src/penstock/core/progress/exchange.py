@@ -148,7 +148,7 @@ class ProgressBuffer:
         if self._own.get(pointstamp, 0) > 0:
             return True
         place, time = pointstamp
-        return self._view.upstream(place).less_equal(time)
+        return not self._view.complete(place, time)
 
 
 class Accumulator:
@@ -240,6 +240,20 @@ class Accumulator:
             counts[pointstamp] = counts.get(pointstamp, 0) - count
         everywhere = range(len(self.tracker.graph))
         return Broadcast(self._sequence, positive_first(counts), self.tracker.changes(everywhere))
+
+    def restart(self, counts: Iterable[Delta]) -> Broadcast:
+        """Start again from rebuilt counts, as after a recovery; return everybody's new welcome.
+
+        Every worker begins anew with it (a new :class:`LocalProgress` that holds what the worker
+        holds of ``counts``), and flushes from before are the engine's to refuse: they belong to
+        older incarnations. A frontier goes back only if the rebuilt counts say so.
+        """
+        self.tracker.reset(counts)
+        self._net = {}
+        self._moved = {}
+        self._received = {}
+        self._sequence += 1
+        return self.welcome()
 
     def forget(self, origin: str) -> None:
         """Expect the next flush of ``origin`` to be number 1 again (a new incarnation)."""

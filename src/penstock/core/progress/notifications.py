@@ -109,10 +109,9 @@ class NotificationQueue:
         """Return the next notification whose guarantee holds, if any; end it with ``handled``."""
         if not self._pending:
             return None
-        upstream = view.upstream(self._place)
         total = self._graph.depth(self._place) == 0
         for index, notification in enumerate(self._pending):
-            if not upstream.less_equal(notification.guarantee):
+            if view.complete(self._place, notification.guarantee):
                 del self._pending[index]
                 self._known.discard(notification)
                 self._running = notification

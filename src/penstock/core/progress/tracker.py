@@ -11,8 +11,7 @@ an active pointstamp could result in it, so
 
 Outside loops that is evaluated place by place, upstream first, starting at the places whose own
 events mattered and stopping where a frontier stays as it was. A strongly connected component (a
-loop) is evaluated as a whole: every minimal time that enters it, or is active in it, is carried to
-all its places by the precomputed minimal summaries.
+loop) is evaluated as a whole, see :mod:`penstock.core.progress.loops`.
 
 Most deltas cost one dictionary access and one comparison: a pointstamp that comes or goes behind
 its place's frontier moves nothing.
@@ -29,12 +28,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from penstock.core.antichain import Antichain, MutableAntichain
+from penstock.core.antichain import EMPTY, Antichain, MutableAntichain, minimal_times
 from penstock.core.graph import LogicalGraph
-from penstock.core.order import dominated, minimal
 from penstock.core.progress.deltas import Delta, Deltas
+from penstock.core.progress.loops import LoopFrontiers
 from penstock.core.progress.reachability import Reachability
-from penstock.core.progress.summary import Transform
 from penstock.core.progress.view import FrontierView
 from penstock.core.time import Time
 from penstock.errors import InvariantError
@@ -84,23 +82,28 @@ class Tracker(FrontierView):
             for following in graph.successors(place):
                 if self._bits[following] != self._bits[place]:
                     self._after[place] |= self._bits[following]
-        self._loops = [
-            _LoopTable(self, members) if len(members) > 1 else None for members in components
-        ]
+        self._lengths = [graph.depth(place) + 1 for place in range(len(graph))]
+        self._start_loops()
 
     def apply(self, deltas: Iterable[Delta]) -> tuple[int, ...]:
         """Add deltas to the counts, all at once; return the places whose frontier moved."""
         own, frontiers, bits = self._own, self._frontiers, self._bits
+        loop_at = self._loop_at
         dirty = 0
         for place, time, delta in deltas:
             change = own[place].update(time, delta)
+            if not change:
+                continue
             if change > 0:
-                if len(time) - 1 != self.graph.depth(place):
+                if len(time) != self._lengths[place]:
                     self._refuse(place, time, delta)
                 if not frontiers[place].less_equal(time):
                     dirty |= bits[place]
-            elif change and time in frontiers[place].elements:
+            elif time in frontiers[place].elements:
                 dirty |= bits[place]
+            loop = loop_at[place]
+            if loop is not None:
+                loop.update(place, time, change)
         return self._propagate(dirty) if dirty else ()
 
     def count(self, place: int, time: Time) -> int:
@@ -126,7 +129,8 @@ class Tracker(FrontierView):
         """
         before = self._frontiers
         self._own = [MutableAntichain() for _ in before]
-        self._frontiers = [Antichain() for _ in before]
+        self._frontiers = [EMPTY] * len(before)
+        self._start_loops()
         self.apply(deltas)
         return tuple(
             place
@@ -134,6 +138,16 @@ class Tracker(FrontierView):
             for place in members
             if before[place] != self._frontiers[place]
         )
+
+    def _start_loops(self) -> None:
+        self._loops = [
+            LoopFrontiers(self.reachability, members, self._before) if len(members) > 1 else None
+            for members in self._members
+        ]
+        self._loop_at: list[LoopFrontiers | None] = [None] * len(self.graph)
+        for loop, members in zip(self._loops, self._members, strict=True):
+            for place in members:
+                self._loop_at[place] = loop
 
     def _propagate(self, dirty: int) -> tuple[int, ...]:
         """Evaluate dirty components, upstream first, and what follows from them."""
@@ -145,7 +159,7 @@ class Tracker(FrontierView):
             number = lowest.bit_length() - 1
             loop = self._loops[number]
             if loop is not None:
-                for place in loop.evaluate():
+                for place in loop.evaluate(frontiers):
                     moved.append(place)
                     dirty |= after[place]
                 continue
@@ -167,7 +181,7 @@ class Tracker(FrontierView):
             return Antichain.of_minimal(own)
         for time in own:
             if not upstream.less_equal(time):
-                return Antichain.of_minimal(minimal(upstream.elements + own))
+                return Antichain.of_minimal(minimal_times(upstream.elements + own))
         return upstream
 
     def _refuse(self, place: int, time: Time, delta: int) -> None:
@@ -178,76 +192,3 @@ class Tracker(FrontierView):
             place=place,
             time=time,
         )
-
-
-class _LoopTable:
-    """One loop's places, and the minimal summaries between them grouped by their effect."""
-
-    def __init__(self, tracker: Tracker, members: tuple[int, ...]) -> None:
-        self._tracker = tracker
-        self._members = members
-        inside = {place: index for index, place in enumerate(members)}
-        self._entries = [
-            (index, [entry for entry in tracker._before[place] if entry[0] not in inside])
-            for index, place in enumerate(members)
-        ]
-        self._spread = [self._effects(place) for place in members]
-
-    def _effects(self, source: int) -> list[tuple[Transform | None, list[int]]]:
-        reachability = self._tracker.reachability
-        depth = self._tracker.graph.depth(source)
-        reached = [reachability.summaries(source, target) for target in self._members]
-        distinct = dict.fromkeys(summary for summaries in reached for summary in summaries)
-        return [
-            (
-                None if summary.is_identity(depth) else summary.compiled(),
-                [index for index, summaries in enumerate(reached) if summary in summaries],
-            )
-            for summary in distinct
-        ]
-
-    def evaluate(self) -> list[int]:
-        """Find the frontiers of all places of the loop again; return those that moved."""
-        found: list[list[Time]] = [[] for _ in self._members]
-        for time, index in self._sources():
-            if dominated(found[index], time):
-                continue  # an earlier source reaches here: it has spread wherever this one would
-            for transform, targets in self._spread[index]:
-                reached = time if transform is None else transform(time)
-                for target in targets:
-                    _insert(found[target], reached)
-        frontiers = self._tracker._frontiers
-        moved: list[int] = []
-        for place, times in zip(self._members, found, strict=True):
-            elements = tuple(times) if len(times) < 2 else tuple(sorted(times, key=tuple))
-            if elements != frontiers[place].elements:
-                frontiers[place] = Antichain.of_minimal(elements)
-                moved.append(place)
-        return moved
-
-    def _sources(self) -> list[tuple[Time, int]]:
-        """Return the minimal times that enter the loop or are active in it, least first."""
-        tracker = self._tracker
-        sources: list[tuple[Time, int]] = []
-        for index, before in self._entries:
-            for place, transform in before:
-                for time in tracker._frontiers[place].elements:
-                    sources.append((time if transform is None else transform(time), index))
-            for time in tracker._own[self._members[index]].elements:
-                sources.append((time, index))
-        if len(sources) > 1:
-            sources.sort(key=_source_key)
-        return sources
-
-
-def _source_key(source: tuple[Time, int]) -> tuple[int, ...]:
-    return tuple(source[0])
-
-
-def _insert(times: list[Time], time: Time) -> None:
-    """Add a time to a list of incomparable times, which stays one."""
-    if times:
-        if dominated(times, time):
-            return
-        times[:] = [other for other in times if not time.less_equal(other)]
-    times.append(time)

@@ -8,16 +8,19 @@ forward only, so an old one allows more than there is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
-from penstock.core.antichain import EMPTY, Antichain
-from penstock.core.graph import LogicalGraph
+from penstock.core.antichain import EMPTY, Antichain, minimal_times
+from penstock.core.graph import LogicalGraph, StageKind
 from penstock.core.progress.deltas import FrontierChange
 from penstock.core.progress.reachability import step
 from penstock.core.progress.summary import Transform
 from penstock.core.time import Time
 
 __all__ = ["FrontierMirror", "FrontierView"]
+
+Bound: TypeAlias = Callable[[Time], Time | None]
 
 
 class FrontierView:
@@ -33,7 +36,8 @@ class FrontierView:
         unless they come round through a feedback;
       * ``upstream(p)`` never allows less than ``frontier(p)`` does.
 
-    Costs: ``frontier`` is an index; ``upstream`` looks at the places one step before.
+    Costs: ``frontier`` is an index; ``complete`` and ``upstream`` look at the places one step
+    before, ``complete`` without making anything new.
     """
 
     def __init__(self, graph: LogicalGraph) -> None:
@@ -41,6 +45,10 @@ class FrontierView:
         self._frontiers: list[Antichain[Time]] = [EMPTY] * len(graph)
         self._before: list[list[tuple[int, Transform | None]]] = [
             [(source, _transform(graph, source)) for source in graph.predecessors(place)]
+            for place in range(len(graph))
+        ]
+        self._bounds: list[list[tuple[int, Bound | None]]] = [
+            [(source, _BOUNDS.get(graph.kind(source))) for source in graph.predecessors(place)]
             for place in range(len(graph))
         ]
 
@@ -66,11 +74,15 @@ class FrontierView:
                 continue
             same = False
             times.extend(_apply(frontier, transform))
-        return first if same else Antichain(times)
+        return first if same else Antichain.of_minimal(minimal_times(times))
 
     def complete(self, place: int, time: Time) -> bool:
         """Tell whether nothing at or before ``time`` can arrive at ``place`` any more."""
-        return not self.upstream(place).less_equal(time)
+        for source, bound in self._bounds[place]:
+            latest = time if bound is None else bound(time)
+            if latest is not None and self._frontiers[source].less_equal(latest):
+                return False
+        return True
 
     @property
     def finished(self) -> bool:
@@ -122,4 +134,27 @@ def _moved(frontier: Antichain[Time], transform: Transform) -> Antichain[Time]:
     elements = frontier.elements
     if len(elements) == 1:
         return Antichain.of_minimal((transform(elements[0]),))
-    return Antichain(map(transform, elements))
+    return Antichain.of_minimal(minimal_times(map(transform, elements)))
+
+
+def _before_ingress(time: Time) -> Time:
+    return time.left()
+
+
+def _before_egress(time: Time) -> Time:
+    return Time(time.epoch, (*time.counters, _UNREACHED))
+
+
+def _before_feedback(time: Time) -> Time | None:
+    return Time(time.epoch, (*time.counters[:-1], time[-1] - 1)) if time[-1] else None
+
+
+_UNREACHED = 1 << 62
+"""A counter that no loop reaches: a bound for a counter that egress drops."""
+
+# The latest time at a stage that gets to the given time or before on the stage's output.
+_BOUNDS: dict[StageKind | None, Bound] = {
+    StageKind.INGRESS: _before_ingress,
+    StageKind.EGRESS: _before_egress,
+    StageKind.FEEDBACK: _before_feedback,
+}

@@ -114,6 +114,23 @@ def test_a_worker_that_joins_late_sees_what_the_others_see(mirror: bool) -> None
         late.receive(broadcast._replace(sequence=9))
 
 
+@pytest.mark.parametrize("mirror", [True, False])
+def test_after_a_restart_everybody_begins_from_the_rebuilt_counts(mirror: bool) -> None:
+    accumulator = Accumulator(Tracker(chain()))
+    accumulator.add([(IN, Time(5), 1)])
+    accumulator.receive("a", Flush(1, ((ROWS, Time(5), 1),)))
+    rebuilt = [(IN, Time(3), 1)]
+    welcome = accumulator.restart(rebuilt)
+    assert not accumulator.due
+    local = LocalProgress(chain(), welcome, held=rebuilt, mirror=mirror)
+    assert local.view.frontier(COUNT) == Antichain([Time(3)])
+    flush = local.record(((IN, Time(4), 1), (IN, Time(3), -1)))
+    assert flush is not None
+    accumulator.receive("a", flush)
+    local.receive(accumulator.flush())
+    assert local.view.complete(COUNT, Time(3))
+
+
 def test_flushes_and_broadcasts_travel_as_plain_tuples() -> None:
     graph = chain()
     accumulator = Accumulator(Tracker(graph))
