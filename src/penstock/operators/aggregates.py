@@ -32,11 +32,11 @@ from penstock.errors import SchemaError
 from penstock.functions import Aggregate
 from penstock.operators import exact_sum
 from penstock.operators.columns import require_column
+from penstock.operators.encoding import Encoder, canonical
 from penstock.operators.grouping import (
     Fold,
     aggregate_codes,
     array_of,
-    canonical,
     group_rows,
 )
 from penstock.operators.key_columns import find_key, is_sortable, value_type
@@ -55,6 +55,7 @@ class Aggregation:
     def __init__(self, keys: Sequence[str], aggregates: Sequence[Aggregate]) -> None:
         self.keys = list(keys)
         self.aggregates = list(aggregates)
+        self._encoders: dict[str, Encoder] = {}
 
     def describe(self) -> str:
         """The aggregates as SQL would write them."""
@@ -106,14 +107,16 @@ class Aggregation:
         return names, arrays
 
     def combine(self, table: pa.Table, by: Sequence[str]) -> pa.Table:
-        """Partial rows of prepared rows, one per different value of ``by``, in no fixed order."""
-        return group_rows(_widened(table, self._sums()), by, self._row_folds(table.schema))
+        """Partial rows of prepared rows, one per different value of ``by``."""
+        return group_rows(
+            _widened(table, self._sums()), by, self._row_folds(table.schema), self._encoders
+        )
 
     def merge(self, table: pa.Table, by: Sequence[str]) -> pa.Table:
-        """Partial rows of partial rows, one per different value of ``by``, in no fixed order."""
+        """Partial rows of partial rows, one per different value of ``by``."""
         if table.num_rows < 2:
             return table
-        return group_rows(table, by, self.merge_folds(table.schema))
+        return group_rows(table, by, self.merge_folds(table.schema), self._encoders)
 
     def merge_codes(self, codes: Any, groups: int, table: pa.Table) -> list[pa.Array]:
         """The same with groups already numbered: the partial columns, in the order of groups."""

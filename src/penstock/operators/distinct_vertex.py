@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.grouping import array_of, canonical, group_codes, sort_rows
+from penstock.operators.encoding import canonical, group_codes
+from penstock.operators.grouping import array_of, sort_rows
 from penstock.operators.key_columns import micros
 from penstock.operators.keyed_store import KeyedStore
 from penstock.operators.stateful import StatefulVertex, batch_of, tables

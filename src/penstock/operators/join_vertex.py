@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.operators.grouping import array_of, bits, canonical, sort_rows
+from penstock.operators.encoding import bits, canonical
+from penstock.operators.grouping import array_of, sort_rows
 from penstock.operators.key_columns import micros
 from penstock.operators.key_hash import key_hashes
 from penstock.operators.stateful import StatefulVertex, batch_of, tables

@@ -20,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.operators.grouping import array_of, bits
+from penstock.operators.encoding import bits
+from penstock.operators.grouping import array_of
 from penstock.operators.key_hash import key_hashes
 
 __all__ = ["Found", "KeyedStore"]
