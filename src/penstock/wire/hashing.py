@@ -280,7 +280,7 @@ def _hash_various(
             total[rows] += _word(word, i)
     if longest > _LONG_WORDS:
         for row in np.flatnonzero(counts > _LONG_WORDS).tolist():
-            total[row] += _hash_rest(words, int(starts[row]), int(lengths[row]))
+            total[row : row + 1] += _hash_rest(words, int(starts[row]), int(lengths[row]))
     return _mixed(total)
 
 
