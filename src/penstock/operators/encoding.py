@@ -90,6 +90,9 @@ def number_groups(
     for more, distinct in parts[1:]:
         # The number of a pair fits: so far there are at most as many groups as rows.
         size = len(distinct)
+        if size == 1:  # tells nothing apart
+            index.append(np.zeros(groups, np.int64))
+            continue
         codes, made = _dense(codes * size + more, groups * size, rows)
         groups, index = len(made), [at[made // size] for at in index] + [made % size]
     if len(parts) == 1:
@@ -121,6 +124,9 @@ class Encoder:
 
     def encode(self, values: pa.Array) -> tuple[Any, pa.Array]:
         """Each row's number, and the different values in the order of their numbers."""
+        found = _near_numbers(values)
+        if found is not None:
+            return found
         words = _words(values) if self._misses < _PATIENCE else None
         if words is not None and self._known is not None:
             codes = self._known.find(words)
@@ -148,6 +154,23 @@ class Encoder:
             self._known = _Words.learned(distinct)
         if self._known is None:
             self._misses = _PATIENCE
+
+
+def _near_numbers(values: pa.Array) -> tuple[Any, pa.Array] | None:
+    """Encode integers and times that lie close together by their distance from the least."""
+    kind = values.type
+    if values.null_count or not len(values):
+        return None
+    if not (pa.types.is_int64(kind) or pa.types.is_timestamp(kind)):
+        return None
+    numbers = values.view(pa.int64()).to_numpy()
+    low, high = int(numbers.min()), int(numbers.max())
+    if low == high:
+        return np.zeros(len(values), np.int64), values.slice(0, 1)
+    if high - low >= SORTED:
+        return None
+    codes, distinct = _present(numbers - low, pa.array(np.arange(low, high + 1)))
+    return codes, distinct.view(kind)
 
 
 def _sortable(values: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -173,10 +173,12 @@ def _prepare(
 
 
 def _may_overflow(values: pa.Array) -> bool:
-    bounds = pc.min_max(values).as_py()
-    if bounds["min"] is None:
+    if values.null_count:
+        values = values.drop_null()
+    if not len(values):
         return False
-    return max(-bounds["min"], bounds["max"]) * len(values) > _INT64_MAX
+    numbers = values.to_numpy(zero_copy_only=False)
+    return max(-int(numbers.min()), int(numbers.max())) * len(values) > _INT64_MAX
 
 
 def _joined(high: pa.Array, low: pa.Array, label: str) -> pa.Array:

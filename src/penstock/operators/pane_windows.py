@@ -46,13 +46,20 @@ def pane_kernel(column: str, panes: Panes, aggregation: Aggregation) -> Kernel:
                 made = aggregation.combine(table, keys)
                 pane = from_micros(np.full(made.num_rows, low), times.type)
                 return batch_of(made.add_column(0, PANE, pane))
-        starts = from_micros(panes.panes_of(instants), times.type)
-        if times.null_count:
-            starts = pc.if_else(times.is_valid(), starts, pa.scalar(None, times.type))
-        table = pa.Table.from_arrays([starts, *arrays], names=[PANE, *names])
-        return batch_of(aggregation.combine(table, [PANE, *keys]))
+        mask = times.is_null().to_numpy(zero_copy_only=False) if times.null_count else None
+        numbers = pa.array(panes.numbers_of(instants), mask=mask)
+        table = pa.Table.from_arrays([numbers, *arrays], names=[PANE, *names])
+        made = aggregation.combine(table, [PANE, *keys])
+        return batch_of(made.set_column(0, PANE, _starts(array_of(made, PANE), panes, times.type)))
 
     return kernel
+
+
+def _starts(numbers: pa.Array, panes: Panes, kind: pa.DataType) -> pa.Array:
+    starts = from_micros(panes.starts_of(numbers.fill_null(0).to_numpy()), kind)
+    if not numbers.null_count:
+        return starts
+    return pc.if_else(numbers.is_valid(), starts, pa.scalar(None, kind))
 
 
 class PaneVertex(PartialVertex):

@@ -105,7 +105,7 @@ class PartialVertex(StatefulVertex):
 
 
 class Runs:
-    """Tables of partial rows on their way to being one.
+    """Tables of partial rows (no two of a table with equal keys) on their way to being one.
 
     Up to ``tail`` tables are kept as they came and then merged into a run; a run is merged with the
     one before it while that is not much larger.  So a row takes part in a logarithmic number of
@@ -135,13 +135,13 @@ class Runs:
 
     def merged(self) -> pa.Table:
         """All as one table; what was merged stays merged."""
-        if len(self._runs) + len(self._tail) > 1 or self._tail:
-            self._runs, self._tail = [self._joined(self.tables())], []
+        self._runs, self._tail = [self._joined(self.tables())], []
         return self._runs[0]
 
     def _joined(self, parts: list[pa.Table]) -> pa.Table:
-        table = pa.concat_tables(parts) if len(parts) > 1 else parts[0]
-        return self._merge(table.combine_chunks())
+        if len(parts) == 1:
+            return parts[0]
+        return self._merge(pa.concat_tables(parts).combine_chunks())
 
 
 def tables(batches: list[pa.RecordBatch]) -> pa.Table:

@@ -44,17 +44,25 @@ class Panes:
         cut = self.size_us % self.slide_us
         return base + cut if cut and time_us - base >= cut else base
 
-    def panes_of(self, times_us: Any) -> Any:
-        """The same for an int64 array of times."""
+    def numbers_of(self, times_us: Any) -> Any:
+        """Which pane each time lies in, panes counted: near times have near numbers."""
         base = times_us - self.start_us if self.start_us else times_us
-        base = base // self.slide_us
-        base *= self.slide_us
-        if self.start_us:
-            base += self.start_us
         cut = self.size_us % self.slide_us
-        if cut:
-            base += np.where(times_us - base >= cut, cut, 0)
-        return base
+        if not cut:
+            return base // self.slide_us
+        slides, rest = np.divmod(base, self.slide_us)
+        return 2 * slides + (rest >= cut)
+
+    def starts_of(self, numbers: Any) -> Any:
+        """The starts of panes from their numbers."""
+        cut = self.size_us % self.slide_us
+        if not cut:
+            return numbers * self.slide_us + self.start_us
+        return numbers // 2 * self.slide_us + numbers % 2 * cut + self.start_us
+
+    def panes_of(self, times_us: Any) -> Any:
+        """The starts of the panes that an int64 array of times lies in."""
+        return self.starts_of(self.numbers_of(times_us))
 
     def last_window(self, pane_us: int) -> int:
         """The start of the last window that contains a pane."""
