@@ -12,6 +12,7 @@ Law: ``solution.bound`` never exceeds the least recovery time of any plan under 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from penstock.core.plan.forest import Forest
@@ -21,6 +22,7 @@ from penstock.core.plan.tree_exact import Solution, squeeze
 
 __all__ = ["forests", "solve_dag"]
 
+_ROUNDS = 4
 _WORK_MAX = 250_000  # anchor sets to enumerate times operators: any DAG of 15 operators fits
 
 
@@ -29,19 +31,22 @@ def solve_dag(topology: Topology, max_overhead: float) -> Solution:
     n = len(topology)
     value = valuer(topology, max_overhead)
     may, must = [True] * n, [False] * n
-    best: Solution | None = None
-    for parent in forests(topology):
-        forest = Forest(topology, parent)
-        found = squeeze(forest, value, max_overhead)
-        if best is None:
-            best = found
-        else:
+    best = Solution(0, math.inf, 0.0, 0.0)
+    for _ in range(_ROUNDS):
+        before = sum(may) - sum(must)
+        for parent in forests(topology):
+            forest = Forest(topology, parent, may_anchor=may, must_anchor=must)
+            found = squeeze(forest, value, max_overhead, best)
             best.bound, best.t = max((best.bound, best.t), (found.bound, found.t))
             if found.value < best.value:
                 best.anchors, best.value = found.anchors, found.value
-        may = [a and b for a, b in zip(may, forest.may_anchor, strict=True)]
-        must = [a or b for a, b in zip(must, forest.must_anchor, strict=True)]
-    assert best is not None
+            may = [a and b for a, b in zip(may, forest.may_anchor, strict=True)]
+            must = [a or b for a, b in zip(must, forest.must_anchor, strict=True)]
+            best.bound = min(best.bound, best.value)
+            if best.proven:
+                return best
+        if sum(may) - sum(must) > 0.9 * before:
+            break
     return _finish(value, best, may, must)
 
 

@@ -18,8 +18,9 @@ With ``synchronised=False`` every member has a frequency of its own, which bound
 RSRFS (section 3.3): then the weight is a sum already and the grid has a single column.
 
 For a DAG the forest keeps one input per operator. What a non-anchor certainly needs (its other
-inputs, with their logs where they are sources) is charged, once per path, and the rest is not: so
-every anchor set costs at least as much in the DAG as here.
+inputs, with their logs where they must be anchors) is charged, once per path, and the rest is not:
+so every anchor set costs at least as much in the DAG as here. Decisions already made
+(``may_anchor``, ``must_anchor``) make more of it certain.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ class Forest:
         parent: Sequence[int | None],
         *,
         synchronised: bool = True,
+        may_anchor: Sequence[bool] | None = None,
+        must_anchor: Sequence[bool] | None = None,
     ) -> None:
         self.topology = topology
         self.synchronised = synchronised
@@ -82,8 +85,12 @@ class Forest:
                 self.children[above].append(i)
         self.roots = [i for i in topology.order if parent[i] is None]
         self.log = topology.log_cost
-        self.may_anchor = [True] * n
-        self.must_anchor = [log == 0.0 or not topology.parents[i] for i, log in enumerate(self.log)]
+        self.may_anchor = list(may_anchor or [True] * n)
+        self.must_anchor = list(must_anchor or [False] * n)
+        for i in range(n):  # a log that costs nothing is always worth having
+            if self.may_anchor[i] and (self.log[i] == 0.0 or not topology.parents[i]):
+                self.must_anchor[i] = True
+        self.sure = self._surely_needed()
         self.best_at = np.full(n, math.inf)  # least cost of subtree(i) with i an anchor
         self.rest_at = np.full(n, math.inf)  # least cost of everything else in that case
         self.rooted: dict[int, Rooted] = {}
@@ -92,28 +99,37 @@ class Forest:
 
     # -- building ---------------------------------------------------------------------------------
 
+    def _surely_needed(self) -> list[int]:
+        """Per operator: what a failure of it needs for certain, if it is no anchor."""
+        sure = [0] * len(self.topology)
+        for i in self.topology.order:
+            sure[i] = 1 << i
+            for p in self.topology.parents[i]:
+                sure[i] |= 1 << p if self.may_anchor[p] else sure[p]
+        return sure
+
     def _pairs(self, r: int) -> Rooted:
         topology = self.topology
         cpu, state = topology.replay_cost, topology.state_cost
         nodes, up, cut = [r], [0], [[c for c in self.children[r] if self.must_anchor[c]]]
-        needed = [1 << r]
-        replayed, restored = [self.log[r] + cpu[r]], [state[r]]
+        needed, beside = [1 << r], [0]
+        certain, restored = [self.log[r] + cpu[r]], [state[r]]
+        replayed = list(certain)
         stack = [(c, 0) for c in reversed(self.children[r]) if not self.must_anchor[c]]
         while stack:
             i, above = stack.pop()
-            extra = 1 << i
-            for p in topology.parents[i]:
-                extra |= 1 << p
-            extra &= ~needed[above]
-            replay, fixed = replayed[above], restored[above]
+            extra = self.sure[i] & ~needed[above]
+            replay, fixed = certain[above], restored[above]
             for k in bits(extra):
-                replay += cpu[k] + (0.0 if topology.parents[k] else self.log[k])
+                replay += cpu[k] + (self.log[k] if self.must_anchor[k] else 0.0)
                 fixed += state[k]
             at = len(nodes)
             nodes.append(i)
             up.append(above)
             needed.append(needed[above] | extra)
-            replayed.append(replay)
+            beside.append(beside[above] | (extra & ~(1 << i)))
+            certain.append(replay)
+            replayed.append(replay + self._beyond(beside[at], needed[at]))
             restored.append(fixed)
             cut.append([c for c in self.children[i] if self.must_anchor[c]])
             stack.extend((c, at) for c in reversed(self.children[i]) if not self.must_anchor[c])
@@ -134,6 +150,33 @@ class Forest:
         )
         self._grid(rooted, None)
         return rooted
+
+    def _beyond(self, beside: int, needed: int) -> float:
+        """What the operators beside a path replay at least besides their own work.
+
+        Each one reads its log if it is an anchor; if not, its inputs work, and so on upwards.
+        """
+        total = 0.0
+        for k in bits(beside):
+            if not self.must_anchor[k]:
+                least, needed = self._feed(k, needed, 3)
+                total += least
+        return total
+
+    def _feed(self, k: int, seen: int, levels: int) -> tuple[float, int]:
+        log, cpu = self.log[k], self.topology.replay_cost
+        total = 0.0
+        for p in self.topology.parents[k]:
+            if seen >> p & 1:
+                continue
+            seen |= 1 << p
+            total += cpu[p]
+            if self.must_anchor[p]:
+                total += self.log[p]
+            elif levels and (total < log or not self.may_anchor[k]):
+                more, seen = self._feed(p, seen, levels - 1)
+                total += more
+        return (min(total, log) if self.may_anchor[k] else total), seen
 
     def _grid(self, rooted: Rooted, window: tuple[float, float] | None) -> None:
         """Lay the grid over the q that a segment can have, or over a window of them."""

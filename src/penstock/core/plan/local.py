@@ -149,7 +149,7 @@ def improve(
 
 
 def improve_pairs(
-    value: Valuer, mask: int, current: float, free: list[int], attempts: int = 1500
+    value: Valuer, mask: int, current: float, free: list[int], attempts: int = 800
 ) -> tuple[int, float]:
     """Toggle two operators of ``free`` at a time, up to a number of attempts."""
     left = attempts

@@ -53,13 +53,25 @@ def solve_tree(topology: Topology, max_overhead: float) -> Solution:
     return solution
 
 
-def squeeze(forest: Forest, value: Valuer, max_overhead: float, rounds: int = 4) -> Solution:
-    """Bounds from both sides, and a forest without the pairs that they rule out."""
+def squeeze(
+    forest: Forest,
+    value: Valuer,
+    max_overhead: float,
+    known: Solution | None = None,
+    rounds: int = 4,
+) -> Solution:
+    """Bounds from both sides, and a forest without the pairs that they rule out.
+
+    ``known`` has a multiplier to start from.
+    """
     topology = forest.topology
     n = len(topology)
     must = sum(1 << i for i in range(n) if forest.must_anchor[i])
     best = min(((value(mask), mask) for mask in (must, (1 << n) - 1)), key=lambda x: x[0])
     solution = Solution(best[1], best[0], 0.0, 0.0)
+    start = _multiplier(topology, must, max_overhead)
+    if known is not None:
+        start = known.t or start
 
     def oracle(t: float) -> Curve:
         curve = forest.curve(t, max_overhead)
@@ -68,7 +80,6 @@ def squeeze(forest: Forest, value: Valuer, max_overhead: float, rounds: int = 4)
             solution.anchors, solution.value = curve.anchors, attained
         return curve
 
-    start = _multiplier(topology, must, max_overhead)
     for _ in range(rounds):
         before = solution.bound
         dual = maximise(oracle, start)
