@@ -13,10 +13,12 @@ from penstock.core.plan import tree_dp as tree_dp_module
 from penstock.core.plan.chain_dp import chain_dp
 from penstock.core.plan.cost import (
     best_configuration,
+    best_recovery_time,
     overhead,
     recovery_time,
     recovery_times,
     segment_members,
+    segments,
 )
 from penstock.core.plan.relax import is_relaxed_synchronised, relax
 from penstock.core.plan.tree_dp import tree_dp
@@ -194,3 +196,30 @@ def test_wrong_settings_are_refused() -> None:
         solve(DIAMOND, 0.1, steps=0)
     with pytest.raises(SettingsError, match="unknown method"):
         solve(DIAMOND, 0.1, "guess")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_neighbour_of_a_large_plan_is_better(seed: int) -> None:
+    rng = random.Random(seed)
+    make = rng.choice([random_chain, random_tree])
+    topology = make(rng, rng.randint(30, 60), storage_cost=5e-5)
+    budget = topology.min_overhead * rng.uniform(1.1, 8.0)
+    plan = solve(topology, budget)
+    assert plan.configuration is not None
+    assert plan.bound == plan.recovery_time
+    for i in range(1, len(topology)):
+        other = segments(topology, plan.configuration.anchors ^ {i})
+        assert best_recovery_time(other, budget) >= plan.recovery_time * (1.0 - 1e-11)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_plan_of_a_large_dag_is_below_its_bound(seed: int) -> None:
+    rng = random.Random(seed)
+    dag = random_dag(rng, 40, storage_cost=5e-5, second_input=0.5)
+    budget = dag.min_overhead * rng.uniform(1.5, 8.0)
+    plan = solve(dag, budget)
+    assert plan.configuration is not None
+    for _ in range(200):
+        flips = frozenset(rng.sample(range(1, 40), rng.randint(1, 6)))
+        other = segments(dag, plan.configuration.anchors ^ flips)
+        assert best_recovery_time(other, budget) >= plan.bound * (1.0 - 1e-12)
