@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from penstock.errors import HostLostError
+
 __all__ = [
     "Assign",
     "Commit",
@@ -138,7 +140,8 @@ class ControllerMachine:
 
     def ready(self, host: int) -> list[ControllerEffect]:
         """A host has built its nodes."""
-        self._ready.add(host)
+        if host in self._hosts:
+            self._ready.add(host)
         if self.phase is not Phase.PREPARING or self._ready != self._hosts:
             return []
         self.phase = Phase.RUNNING
@@ -178,14 +181,15 @@ class ControllerMachine:
         return self._end(failure)
 
     def host_ended(self, host: int, failure: Failure | None) -> list[ControllerEffect]:
-        """A host's process is gone; ``failure`` says why, if nobody had told it to end."""
+        """A host's process is gone; ``failure`` says why, if that is known."""
+        if failure is None and self.phase not in (Phase.ENDING, Phase.ENDED):
+            lost = HostLostError(f"host {host} was lost: it ended, and nobody had told it to")
+            failure = lost.to_dict()
         self._gone.add(host)
         effects: list[ControllerEffect] = []
         if failure is not None:
             effects += self.failed(failure)
         if self._gone >= self._hosts and self.phase is not Phase.ENDED:
-            if self.phase is not Phase.ENDING:
-                effects += self._end(None)
             self.phase = Phase.ENDED
             effects.append(Ended(self.failure))
         return effects
