@@ -57,6 +57,10 @@ class Builder:
         method = _BUILDERS.get(type(tree))
         if method is None:
             self.refuse(f"{_kind_of(tree)} is not supported in an expression", tree)
+        for name, value in tree.args.items():
+            # What the parser understood and we do not must never be passed over in silence.
+            if value and name not in _KNOWN_ARGUMENTS:
+                self.refuse(f"{_kind_of(tree)}: {name} is not supported", tree)
         try:
             return method(self, tree)
         except pa.ArrowNotImplementedError as error:
@@ -284,6 +288,13 @@ def _kind_of(tree: Any) -> str:
     text = to_sql(tree)
     return text if len(text) <= 60 else text[:57] + "..."
 
+
+_KNOWN_ARGUMENTS = frozenset(
+    # The parts of a node, and marks that the parser leaves for other dialects.
+    ["this", "expression", "expressions", "table", "db", "catalog", "quoted", "is_string", "low",
+     "high", "ifs", "true", "false", "default", "to", "safe", "format", "unit", "position",
+     "negate", "query", "unnest", "field", "typed", "coalesce"]
+)  # fmt: skip
 
 _BUILDERS: dict[type, Callable[[Builder, Any], Node]] = {
     exp.Column: Builder._column,

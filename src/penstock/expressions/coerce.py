@@ -94,6 +94,10 @@ def exact_literal(node: Node, kind: pa.DataType) -> Literal | None:
         return None
     if is_decimal(kind) or not (is_numeric(kind) or pa.types.is_timestamp(kind)):
         return None
+    if pa.types.is_float32(kind):
+        # 0.1 as a float is another number than 0.1, though it is read as 0.1 again.
+        wide = float(node.value.as_py())
+        return Literal(pa.scalar(wide, kind)) if pa.scalar(wide, kind).as_py() == wide else None
     try:
         there = _plain_cast(pa.repeat(node.value, 1), target=kind)
         back = _plain_cast(there, target=node.type)

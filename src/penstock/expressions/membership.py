@@ -30,8 +30,8 @@ __all__ = ["is_in", "like"]
 
 def is_in(builder: Builder, tree: Any) -> Node:
     """``value IN (a, b, ...)``: null if nothing matches and a null took part."""
-    if tree.args.get("query") is not None or tree.args.get("unnest") is not None:
-        builder.refuse("IN takes a list of values, not a query", tree)
+    if any(tree.args.get(name) is not None for name in ("query", "unnest", "field")):
+        builder.refuse("IN takes a list of values in parentheses, and no query", tree)
     items = [builder.build(item) for item in tree.expressions]
     if not items:
         builder.refuse("IN takes a list of values in parentheses", tree)
@@ -107,7 +107,8 @@ def like(builder: Builder, tree: Any) -> Node:
     if word == "RLIKE":
         check_regex(builder, text, tree.expression)
         return strict(pc.match_substring_regex, [value], pa.bool_(), pattern=text)
-    return _like(builder, value, text, escape, word == "ILIKE", tree)
+    made = _like(builder, value, text, escape, word == "ILIKE", tree)
+    return strict(pc.invert, [made], pa.bool_()) if tree.args.get("negate") else made
 
 
 def check_regex(builder: Builder, text: str, tree: Any) -> None:

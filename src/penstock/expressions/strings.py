@@ -130,7 +130,7 @@ def _concat_ws(call: Call) -> Node:
         return coerced(call.args[0], pa.string())
     kind = common(parts)
     parts = [coerced(part, kind) for part in parts]
-    return folded(Apply(_join, parts, kind, separator=separator, null_handling="skip"))
+    return folded(Apply(_join_present, parts, kind, separator=separator))
 
 
 def _as_text(call: Call, index: int) -> Node:
@@ -143,9 +143,16 @@ def _as_text(call: Call, index: int) -> Node:
     return call.builder.cast(node, pa.string(), call.trees[index])
 
 
-def _join(*parts: Any, separator: str, null_handling: str = "emit_null") -> Any:
-    joint = pa.scalar(separator, parts[0].type)
-    return pc.binary_join_element_wise(*parts, joint, null_handling=null_handling)
+def _join(*parts: Any, separator: str) -> Any:
+    return pc.binary_join_element_wise(*parts, pa.scalar(separator, parts[0].type))
+
+
+def _join_present(*parts: Any, separator: str) -> Any:
+    """Joined without the nulls; Arrow's own way to skip them loses rows that are all null."""
+    kind = parts[0].type
+    joint, empty = pa.scalar(separator, kind), pa.scalar("", kind)
+    led = [pc.coalesce(_join(joint, part, separator=""), empty) for part in parts]
+    return _slice(_join(*led, separator=""), len(separator), None)
 
 
 def _split_part(call: Call) -> Node:

@@ -117,26 +117,31 @@ def _floor(values: Any, unit: str) -> Any:
     return with_nulls(numbers - numbers % step, pa.int64(), ticks).cast(kind)
 
 
-def _unix(unit: str) -> Build:
-    """The number of seconds, milliseconds or microseconds since 1970, rounded down."""
+def _unix(unit: str, *, truncate: bool = False) -> Build:
+    """The number of seconds, milliseconds or microseconds since 1970, rounded down.
+
+    ``truncate``: towards 1970 instead, as Spark's unix_timestamp does.
+    """
 
     def build(call: Call) -> Node:
         call.arity(1)
         node = _time(call, 0)
         if t.is_date32(node.type):
             node = coerced(node, _TIMESTAMP)
-        return strict(_ticks, [node], pa.int64(), fallible=True, unit=unit)
+        return strict(_ticks, [node], pa.int64(), fallible=True, unit=unit, truncate=truncate)
 
     return build
 
 
-def _ticks(values: Any, unit: str) -> Any:
+def _ticks(values: Any, unit: str, truncate: bool) -> Any:
     have, want = _PER_SECOND[values.type.unit], _PER_SECOND[unit]
     ticks = values.cast(pa.int64())
     if have == want:
         return ticks
     if have < want:
         return pc.multiply_checked(ticks, pa.scalar(want // have, pa.int64()))
+    if truncate:
+        return pc.divide(ticks, pa.scalar(have // want, pa.int64()))
     return with_nulls(values_of(ticks) // (have // want), pa.int64(), ticks)
 
 
@@ -245,7 +250,7 @@ FUNCTIONS: dict[str, Build] = {
     "minute": _field(pc.minute, clock=True),
     "second": _field(pc.second, clock=True),
     "date_trunc": _date_trunc,
-    "unix_timestamp": _unix("s"),
+    "unix_timestamp": _unix("s", truncate=True),
     "unix_seconds": _unix("s"),
     "unix_millis": _unix("ms"),
     "unix_micros": _unix("us"),
