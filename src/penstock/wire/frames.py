@@ -57,8 +57,7 @@ def encode_message(message: Message) -> Row:
             message.size,
         )
     )
-    batch: Any = message.payload
-    return header, None if batch is None else batch.serialize()
+    return header, None if message.payload is None else _write_batch(message.payload)
 
 
 def encode_control(body: dict[str, Any]) -> Row:
@@ -97,7 +96,31 @@ def decode_message(header: Any, payload: Any) -> Message:
 
 def read_batch(payload: Any, schema: pa.Schema) -> pa.RecordBatch:
     """The record batch in a payload, without copying its columns."""
+    if _has_dictionary(schema):
+        with pa.ipc.open_stream(payload) as stream:
+            return stream.read_next_batch()
     return pa.ipc.read_record_batch(payload, schema)
+
+
+def _write_batch(batch: Any) -> pa.Buffer:
+    """A batch alone, or, where columns refer to dictionaries, a stream that has these as well."""
+    if not _has_dictionary(batch.schema):
+        return batch.serialize()
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, batch.schema) as stream:
+        stream.write_batch(batch)
+    return out.getvalue()
+
+
+def _has_dictionary(columns: Any) -> bool:
+    """Whether a schema, or the children of a type, have dictionaries anywhere inside."""
+    for column in columns:
+        kind = column.type
+        if isinstance(kind, pa.DictionaryType):
+            return True
+        if kind.num_fields and _has_dictionary([kind.field(i) for i in range(kind.num_fields)]):
+            return True
+    return False
 
 
 def encode_frame(rows: Sequence[Row]) -> pa.RecordBatch:
