@@ -128,7 +128,10 @@ def _exact(kernel: Callable[..., Any], left: Node, right: Node, precision: int, 
 
 
 def _rounded(left: Any, right: Any, inner: Callable[..., Any], target: pa.DataType) -> Any:
-    left, right = (pc.cast(v, pa.decimal256(v.type.precision, v.type.scale)) for v in (left, right))
+    # Arrow wants room for one digit more than two factors of 38 digits leave: one gets 37.
+    precision = min(left.type.precision, 75 - right.type.precision)
+    left = pc.cast(left, pa.decimal256(precision, left.type.scale))
+    right = pc.cast(right, pa.decimal256(right.type.precision, right.type.scale))
     return _fitted(inner(left, right), target)
 
 
