@@ -112,6 +112,12 @@ class Aggregation:
             _widened(table, self._sums()), by, self._row_folds(table.schema), self._encoders
         )
 
+    def combine_codes(self, codes: Any, groups: int, table: pa.Table) -> pa.Table:
+        """The same with groups already numbered: partial columns, in the order of groups."""
+        folds = self._row_folds(table.schema)
+        made = aggregate_codes(codes, groups, _widened(table, self._sums()), folds)
+        return pa.Table.from_arrays(made, names=[fold.name for fold in folds])
+
     def merge(self, table: pa.Table, by: Sequence[str]) -> pa.Table:
         """Partial rows of partial rows, one per different value of ``by``."""
         if table.num_rows < 2:

@@ -10,7 +10,7 @@ A partial sum is a list of int64, one per non-zero digit, lowest first: ``bin <<
 the digit counts units of ``2 ** (32 * bin - BIAS)``.  Extra bins stand for infinities and NaN.
 
 Laws: ``merge`` is associative and commutative; ``rounded(exact(xs))`` is ``math.fsum(xs)`` for
-finite sums.  Cost: about 15 ns a row.
+finite sums.  Cost: about 20 ns a row.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _SPECIALS = (np.inf, -np.inf, np.nan)
 _MASK = (1 << 32) - 1
 _HALF = 1 << 31
 _GROUPS_AT_ONCE = 1 << 16
+_ROWS_AT_ONCE = 1 << 12
 
 
 def exact(codes: Any, groups: int, values: pa.Array) -> pa.Array:
@@ -49,15 +50,35 @@ def exact(codes: Any, groups: int, values: pa.Array) -> pa.Array:
         kinds = np.where(np.isnan(odd), 2, np.where(odd > 0, 0, 1))
         special = (codes[~finite], kinds)
         numbers, codes = numbers[finite], codes[finite]
-    mantissa, exponent = np.frexp(numbers)
+    if groups > _GROUPS_AT_ONCE:
+        bins, *digits = _digits(*np.frexp(numbers))
+        places = np.concatenate([bins, bins + 1, bins + 2])
+        return _collect(np.tile(codes, 3), places, np.concatenate(digits), groups, seen, special)
+    sums: list[tuple[Any, int, int]] = []
+    if len(numbers):
+        # Few rows at a time, so that what is between the steps stays in the cache.
+        mantissa, exponent = np.frexp(numbers)
+        base = (int(exponent.min()) + _BIAS - 53) >> 5
+        width = ((int(exponent.max()) + _BIAS - 53) >> 5) - base + 4
+        matrix = np.zeros(groups * width, np.int64)
+        for at in range(0, len(numbers), _ROWS_AT_ONCE):
+            part = slice(at, at + _ROWS_AT_ONCE)
+            bins, *digits = _digits(mantissa[part], exponent[part])
+            place = codes[part] * width + (bins - base)
+            for step, digit in enumerate(digits):
+                np.add.at(matrix, place + step, digit)
+        sums.append((matrix.reshape(groups, width), base, 0))
+    return _packed(sums, groups, seen, special)
+
+
+def _digits(mantissa: Any, exponent: Any) -> tuple[Any, Any, Any, Any]:
+    """Doubles as a bin and the digits in it and in the two above it."""
     whole = np.ldexp(mantissa, 53).astype(np.int64)
     shifted = exponent.astype(np.int64) + (_BIAS - 53)
     bins, shift = shifted >> 5, shifted & 31
     low = (whole & _MASK) << shift
     middle = (low >> 32) + ((whole >> 32) << shift)
-    digits = np.concatenate([low & _MASK, middle & _MASK, middle >> 32])
-    places = np.concatenate([bins, bins + 1, bins + 2])
-    return _collect(np.tile(codes, 3), places, digits, groups, seen, special)
+    return bins, low & _MASK, middle & _MASK, middle >> 32
 
 
 def merge(codes: Any, groups: int, partials: pa.Array) -> pa.Array:
@@ -119,14 +140,24 @@ def _dense(owner: Any, bins: Any, digits: Any, groups: int, spare: int) -> tuple
 def _collect(
     owner: Any, bins: Any, digits: Any, groups: int, seen: Any, special: tuple[Any, Any] | None
 ) -> pa.Array:
-    """Add up digits per group and bin, carry, and pack the non-zero digits."""
-    packed_parts, owner_parts = [], []
+    """Add up digits per group and bin, and pack them."""
+    sums = []
     for first in range(0, groups, _GROUPS_AT_ONCE):
         last = min(first + _GROUPS_AT_ONCE, groups)
         part = slice(None) if groups == last - first else (owner >= first) & (owner < last)
         if not len(owner[part]):
             continue
         matrix, base = _dense(owner[part] - first, bins[part], digits[part], last - first, 1)
+        sums.append((matrix, base, first))
+    return _packed(sums, groups, seen, special)
+
+
+def _packed(
+    sums: list[tuple[Any, int, int]], groups: int, seen: Any, special: tuple[Any, Any] | None
+) -> pa.Array:
+    """Carry, and pack the non-zero digits: of matrices with their first bin and first group."""
+    packed_parts, owner_parts = [], []
+    for matrix, base, first in sums:
         for column in range(matrix.shape[1] - 1):
             carry = (matrix[:, column] + _HALF) >> 32
             matrix[:, column] -= carry << 32

@@ -9,6 +9,7 @@ of a window to its result does not grow with the number of rows in it.
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -176,13 +177,23 @@ class PaneVertex(PartialVertex):
 
     def _due(self, before: int | None, now: int) -> list[int]:
         """The windows with something in them that the watermark passed in this epoch, ascending."""
-        due = set()
-        for pane in self._runs:
-            for start in self.panes.windows_of(pane):
-                end = start + self.panes.size_us
-                if end <= now and (before is None or end > before):
-                    due.add(start)
-        return sorted(due)
+        if not self._runs:
+            return []
+        size, slide = self.panes.size_us, self.panes.slide_us
+        panes = sorted(self._runs)
+        first, last = next(self.panes.windows_of(panes[0])), self.panes.last_window(panes[-1])
+        if before is not None and before - size >= first:
+            first = self.panes.last_window(before - size) + slide
+        last = min(last, self.panes.last_window(now - size))
+        if (last - first) // slide > len(panes) * (size // slide + 1):
+            # Far apart: go by what there is rather than by what there could be.
+            found = {start for pane in panes for start in self.panes.windows_of(pane)}
+            return sorted(start for start in found if first <= start <= last)
+        return [
+            start
+            for start in range(first, last + 1, slide)
+            if (at := bisect_left(panes, start)) < len(panes) and panes[at] < start + size
+        ]
 
     def _inside(self, start: int) -> list[int]:
         end = start + self.panes.size_us

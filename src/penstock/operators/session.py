@@ -38,16 +38,17 @@ def session_kernel(column: str, gap_us: int, aggregation: Aggregation) -> Kernel
         labels, first, last = _sessions(
             arrays[: len(aggregation.keys)], instants, instants, gap_us, _missing(times)
         )
-        table = pa.Table.from_arrays([pa.array(labels), *arrays], names=["$session", *names])
-        made = aggregation.combine(table, ["$session"])
-        order = array_of(made, "$session").to_numpy()
-        heads = _bounds(labels, first[order], last[order], order, times)
+        table = pa.Table.from_arrays(arrays, names=names) if arrays else batch
+        made = aggregation.combine_codes(labels, len(first), table)
         row = np.empty(len(first), np.int64)
         row[labels] = np.arange(len(labels))
-        keys = [array.take(pa.array(row[order])) for array in arrays[: len(aggregation.keys)]]
-        made = made.drop_columns(["$session"])
+        keys = [array.take(pa.array(row)) for array in arrays[: len(aggregation.keys)]]
         return pa.RecordBatch.from_arrays(
-            [*heads, *keys, *(array_of(made, name) for name in made.column_names)],
+            [
+                *_bounds(labels, first, last, times),
+                *keys,
+                *(array_of(made, name) for name in made.column_names),
+            ],
             names=[START, LAST, *aggregation.keys, *made.column_names],
         )
 
@@ -58,15 +59,15 @@ def _missing(times: pa.Array) -> Any:
     return times.is_null().to_numpy(zero_copy_only=False) if times.null_count else None
 
 
-def _bounds(labels: Any, first: Any, last: Any, order: Any, times: pa.Array) -> list[pa.Array]:
+def _bounds(labels: Any, first: Any, last: Any, times: pa.Array) -> list[pa.Array]:
     """First and last times of sessions, null for the rows that have none."""
     heads = [from_micros(first, times.type), from_micros(last, times.type)]
     missing = _missing(times)
     if missing is None:
         return heads
-    without = np.zeros(len(order), bool)
+    without = np.zeros(len(first), bool)
     without[labels[missing]] = True
-    mask = pa.array(without[order])
+    mask = pa.array(without)
     return [pc.if_else(mask, pa.scalar(None, times.type), head) for head in heads]
 
 
@@ -83,7 +84,12 @@ def _sessions(
     if missing is not None:
         codes = codes * 2 + missing
         first, last = np.where(missing, 0, first), np.where(missing, 0, last)
-    order = np.lexsort((first, codes))
+    if rows and (first[1:] >= first[:-1]).all():
+        order = np.argsort(
+            codes if codes.max() >= 1 << 15 else codes.astype(np.int16), kind="stable"
+        )
+    else:
+        order = np.lexsort((first, codes))
     code, begin, end = codes[order], first[order], last[order]
     # The greatest end so far within each key: ranks keep keys apart without overflow.
     ranks = np.empty(rows, np.int64)
@@ -175,7 +181,7 @@ class SessionVertex(PartialVertex):
         row = np.empty(len(first), np.int64)
         row[labels] = np.arange(len(labels))
         index = pa.array(row)
-        arrays = _bounds(labels, first, last, np.arange(len(first)), starts)
+        arrays = _bounds(labels, first, last, starts)
         arrays += [key.take(index) for key in keys]
         arrays += self.aggregation.merge_codes(labels, len(first), table)
         return pa.Table.from_arrays(arrays, schema=table.schema), labels
