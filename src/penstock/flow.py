@@ -14,6 +14,7 @@ that wrote it.  Nothing runs before :meth:`Flow.start`.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ from penstock.operators import (
     join,
     key_by,
     lookup,
+    loop,
     map_in_arrow,
     project,
     union,
@@ -42,7 +44,7 @@ from penstock.operators import (
     watermark,
 )
 from penstock.operators import window as window_operator
-from penstock.operators.base import Exchange, Operator, SourceOperator
+from penstock.operators.base import Exchange, Forward, Operator, SourceOperator
 from penstock.vertex import Vertex
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
 
     from penstock.engine.spark.query import FlowQuery
 
-__all__ = ["Flow", "GroupedStream", "MemoryStream", "Stream"]
+__all__ = ["Flow", "GroupedStream", "Loop", "MemoryStream", "Stream"]
 
 Expression = "str | pc.Expression | Callable[[pa.RecordBatch], pa.Array]"
 BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -80,6 +82,8 @@ class Stage:
     shards: int | None = None
     named: bool = field(default=False)
     """Whether the user gave the name."""
+    loop: Loop | None = None
+    """The loop whose times its outputs carry."""
 
 
 class Flow:
@@ -94,6 +98,7 @@ class Flow:
     def __init__(self, name: str = "flow") -> None:
         self.name = _checked_name(name, "flow")
         self.stages: list[Stage] = []
+        self._loops: list[Loop] = []
 
     def __repr__(self) -> str:
         return f"Flow({self.name!r}, {len(self.stages)} stages)"
@@ -168,6 +173,18 @@ class Flow:
         stream = self._stage(operator, inputs, name=name, shards=shards)
         return tuple(Stream(self, stream._stage, port) for port in range(len(outputs)))
 
+    def loop(
+        self,
+        name: str = "loop",
+        *,
+        maxIterations: int | None = None,
+        parent: Loop | None = None,
+    ) -> Loop:
+        """A loop context: streams enter it, go round in it, and leave it; see :class:`Loop`."""
+        made = Loop(self, self._free_loop_name(_checked_name(name, "loop")), parent, maxIterations)
+        self._loops.append(made)
+        return made
+
     # -- running ---------------------------------------------------------------------------------
 
     def explain(self) -> str:
@@ -199,6 +216,7 @@ class Flow:
                     f"{operator.kind}: the stream of stage {stream._stage.name!r} belongs to flow "
                     f"{stream._flow.name!r}, not to {self.name!r}; build one flow for both"
                 )
+        context = self._common_loop(operator, inputs)
         schemas = [stream.schema for stream in inputs]
         outputs = operator.output_schemas(schemas)
         exchanges = operator.exchanges(schemas)
@@ -213,17 +231,34 @@ class Flow:
             outputs=outputs,
             shards=shards,
             named=name is not None,
+            loop=context,
         )
         self.stages.append(stage)
         return Stream(self, stage, 0)
 
+    def _common_loop(self, operator: Operator, inputs: Sequence[Stream]) -> Loop | None:
+        """The loop that all inputs are in."""
+        loops = [stream._stage.loop for stream in inputs]
+        if any(loop is not loops[0] for loop in loops):
+            names = ", ".join(
+                f"{stream._stage.name!r} is {_where(stream._stage.loop)}" for stream in inputs
+            )
+            raise GraphError(
+                f"{operator.kind}: its inputs are not in the same loop ({names}); bring a stream "
+                "into a loop with loop.enter(stream), and out of it with loop.leave(stream)"
+            )
+        if loops and loops[0] is not None and getattr(operator, "needs_watermark", False):
+            raise GraphError(
+                f"{operator.kind}: event-time windows and joins work on epochs; use them before "
+                "or after a loop, not inside one"
+            )
+        return loops[0] if loops else None
+
     def _free_name(self, wanted: str) -> str:
-        taken = {stage.name for stage in self.stages}
-        name, number = wanted, 1
-        while name in taken:
-            number += 1
-            name = f"{wanted}_{number}"
-        return name
+        return _free(wanted, [stage.name for stage in self.stages])
+
+    def _free_loop_name(self, wanted: str) -> str:
+        return _free(wanted, [loop.name for loop in self._loops])
 
 
 class Stream:
@@ -368,6 +403,32 @@ class Stream:
             factory, [self], [schema], partitionBy=[partitionBy], shards=shards
         )[0]
 
+    def iterate(
+        self,
+        body: Callable[..., Stream | tuple[Stream, Stream]],
+        *,
+        maxIterations: int | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """Run ``body`` again and again on what it makes, until nothing circulates any more.
+
+        ``body(stream)`` gets the rows of this stream in iteration 0 and its own feedback in the
+        later ones.  It returns the stream to feed back, which also leaves the loop; or a pair
+        (feed back, leave).  A body with two parameters gets the :class:`Loop` as well, to bring
+        other streams in with ``loop.enter``.  Different epochs and iterations run concurrently;
+        ``maxIterations`` ends what would not converge.
+        """
+        loop = self._flow.loop(
+            name or "iterate", maxIterations=maxIterations, parent=self._stage.loop
+        )
+        variable = loop.variable(self.schema)
+        start = loop.enter(self).union(variable)
+        many = len(inspect.signature(body).parameters) > 1
+        result = body(start, loop) if many else body(start)
+        back, out = result if isinstance(result, tuple) else (result, result)
+        variable.feed(back)
+        return loop.leave(out)
+
     # -- sinks -----------------------------------------------------------------------------------
 
     def to(self, sink: Operator, name: str | None = None) -> None:
@@ -445,6 +506,81 @@ class MemoryStream(Stream):
         self._source.close()
 
 
+class Loop:
+    """A loop context: times inside it carry a counter of iterations.
+
+        loop = flow.loop("reach")
+        edges = loop.enter(edge_stream)
+        labels = loop.variable(schema)             # what comes round
+        better = labels.union(loop.enter(start)) ...
+        labels.feed(better)                        # goes round
+        result = loop.leave(better)
+
+    Loops nest: ``flow.loop("inner", parent=loop)``.
+    """
+
+    def __init__(
+        self, flow: Flow, name: str, parent: Loop | None, maxIterations: int | None
+    ) -> None:
+        if maxIterations is not None and maxIterations < 1:
+            raise SettingsError(f"loop {name!r}: maxIterations must be at least 1")
+        self.name = name
+        self.parent = parent
+        self.maxIterations = maxIterations
+        self._flow = flow
+
+    def __repr__(self) -> str:
+        return f"Loop({self.name!r})"
+
+    def enter(self, stream: Stream) -> Stream:
+        """The stream's rows as rows of iteration 0."""
+        if stream._stage.loop is not self.parent:
+            raise GraphError(
+                f"loop {self.name!r}: {stream._stage.name!r} is {_where(stream._stage.loop)}; only "
+                f"streams {_where(self.parent)} can enter"
+            )
+        entered = self._flow._stage(loop.Enter(), (stream,), name=None)
+        entered._stage.loop = self
+        return entered
+
+    def variable(self, schema: pa.Schema) -> Variable:
+        """The stream of what comes round; say later with ``feed`` what that is."""
+        stage = self._flow._stage(loop.Again(schema, self.maxIterations), ())._stage
+        stage.loop = self
+        return Variable(self._flow, stage, 0)
+
+    def leave(self, stream: Stream) -> Stream:
+        """The stream's rows of all iterations as rows of the epoch (or the outer iteration)."""
+        if stream._stage.loop is not self:
+            raise GraphError(
+                f"loop {self.name!r}: {stream._stage.name!r} is {_where(stream._stage.loop)}; only "
+                "streams of this loop can leave it"
+            )
+        left = self._flow._stage(loop.Leave(), (stream,))
+        left._stage.loop = self.parent
+        return left
+
+
+class Variable(Stream):
+    """What comes round in a loop."""
+
+    def feed(self, stream: Stream) -> None:
+        """Say which stream comes round."""
+        if self._stage.inputs:
+            raise GraphError(f"{self._stage.name!r} is fed already; union the streams first")
+        if stream._stage.loop is not self._stage.loop:
+            raise GraphError(
+                f"{self._stage.name!r} is {_where(self._stage.loop)}, but "
+                f"{stream._stage.name!r} is {_where(stream._stage.loop)}"
+            )
+        if not stream.schema.equals(self.schema):
+            raise SchemaError(
+                f"{self._stage.name!r}: what goes round has the columns "
+                f"[{_columns(stream.schema)}], but [{_columns(self.schema)}] was announced"
+            )
+        self._stage.inputs = (Input(stream._stage, stream._port, Forward()),)
+
+
 class GroupedStream:
     """A stream with its grouping; ``agg`` makes a stream of it again."""
 
@@ -503,6 +639,23 @@ class WindowedStream(Stream):
     def late(self) -> Stream:
         """The rows that came too late to be counted, as they were before the aggregate."""
         return Stream(self._flow, self._stage, 1)
+
+
+def _free(wanted: str, taken: Sequence[str]) -> str:
+    """A name that nobody has yet."""
+    name, number = wanted, 1
+    while name in taken:
+        number += 1
+        name = f"{wanted}_{number}"
+    return name
+
+
+def _where(loop: Loop | None) -> str:
+    return "outside every loop" if loop is None else f"in loop {loop.name!r}"
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)
 
 
 @overload

@@ -10,13 +10,14 @@ it needs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from penstock.connectors.base import Sink
+from penstock.core.time import Time
 from penstock.errors import GraphError, SettingsError
-from penstock.flow import Flow, Input, Stage
+from penstock.flow import Flow, Input, Loop, Stage
 from penstock.operators.base import (
     Broadcast,
     Exchange,
@@ -26,6 +27,7 @@ from penstock.operators.base import (
     Single,
     SourceOperator,
 )
+from penstock.operators.loop import Again, Leave, TimeShift
 from penstock.operators.watermark import WithWatermark
 
 __all__ = ["Chain", "Link", "PhysicalPlan", "PlannedStage", "physical_plan"]
@@ -55,6 +57,35 @@ class Link:
     target_port: int
     exchange: Exchange
     schema: pa.Schema
+    shifts: tuple[Shift, ...] = ()
+    """What the link does to times, in order."""
+
+    def shifted(self, time: Time) -> Time | None:
+        """The time of a message at the far end; None: it has gone round often enough."""
+        for shift in self.shifts:
+            if shift.kind == "enter":
+                time = time.entered()
+            elif shift.kind == "leave":
+                time = time.left()
+            elif shift.iterations_max is not None and time[-1] + 1 >= shift.iterations_max:
+                return None
+            else:
+                time = time.advanced()
+        return time
+
+    @property
+    def goes_round(self) -> bool:
+        """Whether it is the feedback of a loop."""
+        return any(shift.kind == "again" for shift in self.shifts)
+
+
+@dataclass(frozen=True)
+class Shift:
+    """A loop boundary, or the way round a loop, that a link crosses."""
+
+    kind: str
+    loop: str
+    iterations_max: int | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +98,8 @@ class Chain:
     shards: int
     first_node: int
     on_driver: bool
+    loops: tuple[str, ...] = ()
+    """The loops around it, outermost first."""
 
     @property
     def is_source(self) -> bool:
@@ -155,6 +188,7 @@ class PhysicalPlan:
             parent = self.chains[link.source_chain]
             if (
                 isinstance(link.exchange, Forward)
+                and parent.index < chain.index
                 and parent.shards == chain.shards
                 and not parent.on_driver
             ):
@@ -186,9 +220,12 @@ def _with_combiners(stages: Sequence[Stage]) -> list[Stage]:
     result: list[Stage] = []
     replaced: dict[Stage, Stage] = {}
     for stage in stages:
-        inputs = tuple(
-            Input(replaced[source.stage], source.port, source.exchange) for source in stage.inputs
-        )
+        inputs = ()
+        if not isinstance(stage.operator, Again):
+            inputs = tuple(
+                Input(replaced[source.stage], source.port, source.exchange)
+                for source in stage.inputs
+            )
         used = frozenset(p for p in range(len(stage.outputs)) if (stage, p) in readers)
         split = None
         if len(inputs) == 1 and not isinstance(inputs[0].exchange, Forward):
@@ -199,20 +236,34 @@ def _with_combiners(stages: Sequence[Stage]) -> list[Stage]:
             origin = inputs[0]
             schema = origin.stage.outputs[origin.port]
             outputs = before.output_schemas([schema])
-            combine = Stage(
-                len(result),
-                f"{stage.name}_combine",
-                before,
-                (Input(origin.stage, origin.port, Forward()),),
-                outputs,
+            combine = replace(
+                stage,
+                index=len(result),
+                name=f"{stage.name}_combine",
+                operator=before,
+                inputs=(Input(origin.stage, origin.port, Forward()),),
+                outputs=outputs,
+                shards=None,
+                named=False,
             )
             result.append(combine)
             inputs = (Input(combine, 0, operator.exchanges(outputs)[0]),)
-        planned = Stage(len(result), stage.name, operator, inputs, stage.outputs, stage.shards)
-        planned.named = stage.named
+        planned = replace(stage, index=len(result), operator=operator, inputs=inputs)
         result.append(planned)
         replaced[stage] = planned
+    for stage in stages:
+        if isinstance(stage.operator, Again):
+            _feed(replaced, stage)
     return result
+
+
+def _feed(replaced: dict[Stage, Stage], stage: Stage) -> None:
+    """What goes round is known only after the stages of the loop are."""
+    if not stage.inputs:
+        name = stage.loop.name if stage.loop else "?"
+        raise GraphError(f"loop {name!r}: say what goes round with variable.feed(stream)")
+    source = stage.inputs[0]
+    replaced[stage].inputs = (Input(replaced[source.stage], source.port, source.exchange),)
 
 
 def _check(flow: Flow, stages: Sequence[Stage]) -> None:
@@ -223,7 +274,7 @@ def _check(flow: Flow, stages: Sequence[Stage]) -> None:
         )
     marked: set[Stage] = set()
     for stage in stages:
-        if isinstance(stage.operator, WithWatermark) or (
+        if isinstance(stage.operator, WithWatermark | Again) or (
             stage.inputs and all(source.stage in marked for source in stage.inputs)
         ):
             marked.add(stage)
@@ -236,12 +287,14 @@ def _check(flow: Flow, stages: Sequence[Stage]) -> None:
 
 
 def _fuse(stages: Sequence[Stage]) -> dict[Stage, Stage]:
-    """The head of the chain that each stage belongs to."""
+    """The head of the chain that each stage belongs to; loop boundaries belong to none."""
     readers = _readers(stages)
     heads: dict[Stage, Stage] = {}
     for stage in stages:
+        if isinstance(stage.operator, TimeShift):
+            continue
         heads[stage] = stage
-        if len(stage.inputs) != 1:
+        if len(stage.inputs) != 1 or stage.inputs[0].stage not in heads:
             continue
         source = stage.inputs[0]
         parent, head = source.stage, heads[source.stage]
@@ -268,7 +321,8 @@ def _lay_out(
 ) -> PhysicalPlan:
     members: dict[Stage, list[Stage]] = {}
     for stage in stages:
-        members.setdefault(heads[stage], []).append(stage)
+        if stage in heads:
+            members.setdefault(heads[stage], []).append(stage)
     chains: list[Chain] = []
     where: dict[Stage, tuple[int, int]] = {}
     next_node = 0
@@ -286,6 +340,7 @@ def _lay_out(
                 shards,
                 next_node,
                 _on_driver(head),
+                _loops(head.loop),
             )
         )
         next_node += shards
@@ -323,8 +378,31 @@ def _shards(
             raise SettingsError(f"stage {head.name!r}: shards must be at least 1")
         return head.shards
     if all(isinstance(exchange, Forward) for exchange in exchanges):
-        return max(chains[where[source.stage][0]].shards for source in head.inputs)
+        origins = [_origin(source)[0].stage for source in head.inputs]
+        known = [chains[where[stage][0]].shards for stage in origins if stage in where]
+        return max(known, default=parallelism)
     return parallelism
+
+
+def _loops(loop: Loop | None) -> tuple[str, ...]:
+    return () if loop is None else (*_loops(loop.parent), loop.name)
+
+
+def _origin(source: Input) -> tuple[Input, tuple[Shift, ...]]:
+    """The input that rows really come from, and the loop boundaries on the way, in order."""
+    shifts: list[Shift] = []
+    while isinstance(source.stage.operator, TimeShift):
+        stage = source.stage
+        loop = stage.loop
+        bound = None
+        if isinstance(stage.operator, Leave):
+            inner = stage.inputs[0].stage.loop
+            loop = inner
+        elif isinstance(stage.operator, Again):
+            bound = stage.operator.iterations_max
+        shifts.append(Shift(stage.operator.kind, loop.name if loop else "", bound))
+        source = stage.inputs[0]
+    return source, tuple(reversed(shifts))
 
 
 def _links(
@@ -332,20 +410,22 @@ def _links(
 ) -> list[Link]:
     links: list[Link] = []
     for stage in stages:
-        if heads[stage] is not stage:
+        if heads.get(stage) is not stage:
             continue
         for port, source in enumerate(stage.inputs):
-            chain, position = where[source.stage]
+            origin, shifts = _origin(source)
+            chain, position = where[origin.stage]
             links.append(
                 Link(
                     len(links),
                     chain,
                     position,
-                    source.port,
+                    origin.port,
                     where[stage][0],
                     port,
                     source.exchange,
                     source.stage.outputs[source.port],
+                    shifts,
                 )
             )
     return links

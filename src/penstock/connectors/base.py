@@ -111,6 +111,9 @@ class Sink(Operator):
     def check(self) -> None:
         """Called on the driver at start; raises SinkError for what can be known by then."""
 
+    def prepare(self) -> None:
+        """Called on the driver when the run is sure to begin: clear what an earlier one left."""
+
     def committed(self) -> int | None:
         """The last epoch that a durable sink has published, asked on the driver at start."""
         return None

@@ -8,7 +8,6 @@ which numbers it.  Every error is given the stage, node and epoch in which it ar
 from __future__ import annotations
 
 import bisect
-import heapq
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -43,6 +42,9 @@ class ChainRunner:
         self.rows_out = 0
         self.now = Time.root(0)
         self._produce = produce
+        self.on_asked: Callable[[Time], None] | None = None
+        """Called with the time of every notification asked for, where progress is tracked."""
+        self.on_notified: Callable[[Time], None] | None = None
         self._stages = [
             _StageRunner(self, position, Place(stage.name, shard, chain.shards), stage.operator)
             for position, stage in enumerate(chain.stages)
@@ -53,9 +55,8 @@ class ChainRunner:
                 self._stages[parent].inner[port] = runner
                 runner.follow(self._stages[parent])
         for link in plan.links_out_of(chain.index):
-            splitter = _splitter(plan, link, node)
             self._stages[link.source_stage].outer.setdefault(link.source_port, []).append(
-                (link.index, splitter)
+                (link, _splitter(plan, link, node))
             )
 
     @property
@@ -99,8 +100,28 @@ class ChainRunner:
             if stage.watermarks_out is not stage.watermarks:
                 stage.watermarks_out.append(epoch, stage.watermark_after(epoch))
             for links in stage.outer.values():
-                passed_on.update((link, stage.watermarks_out.last) for link, _ in links)
+                passed_on.update((link.index, stage.watermarks_out.last) for link, _ in links)
         return passed_on
+
+    def notify(self, is_complete: Callable[[Time], bool]) -> bool:
+        """Deliver one notification whose time is complete, the least first; say if there was one."""
+        due = [
+            (time.sort_key(), stage.position, stage)
+            for stage in self._stages
+            for time in stage.asked
+            if is_complete(time)
+        ]
+        if not due:
+            return False
+        key, _, stage = min(due, key=lambda entry: entry[:2])
+        time = next(time for time in stage.asked if time.sort_key() == key)
+        stage.deliver(time)
+        return True
+
+    @property
+    def asked(self) -> bool:
+        """Whether any vertex waits for a notification."""
+        return any(stage.asked for stage in self._stages)
 
     @property
     def watermark_us(self) -> int | None:
@@ -146,15 +167,14 @@ class _StageRunner:
         self.place = place
         self.vertex: Vertex = operator.vertex()
         self.inner: dict[int, _StageRunner] = {}
-        self.outer: dict[int, list[tuple[int, _Splitter]]] = {}
+        self.outer: dict[int, list[tuple[Link, _Splitter]]] = {}
         self.watermarks = _Watermarks()
         self.watermarks_out = self.watermarks
         if isinstance(self.vertex, WatermarkVertex):
             self.watermarks_out = _Watermarks()
+        self.position = position
+        self.asked: dict[Time, None] = {}
         self._chain = chain
-        self._position = position
-        self._asked: list[int] = []
-        self._times: set[int] = set()
 
     def follow(self, parent: _StageRunner) -> None:
         """Take over the watermark of the stage that feeds this one."""
@@ -171,17 +191,20 @@ class _StageRunner:
         if inner is not None:
             inner.guard(inner.vertex.onRecv, 0, batch, time)
         for link, splitter in self.outer.get(port, ()):
-            self._chain.rows_out += batch.num_rows
-            self._chain._produce(link, splitter(batch), time)
+            at = link.shifted(time) if link.shifts else time
+            if at is not None:
+                self._chain.rows_out += batch.num_rows
+                self._chain._produce(link.index, splitter(batch), at)
 
     def notify(self, time: Time) -> None:
         if not self._chain.now.less_equal(time):
             raise self._error(
                 f"it asked for a notification at {time} while working on {self._chain.now}"
             )
-        if time.epoch not in self._times:
-            self._times.add(time.epoch)
-            heapq.heappush(self._asked, time.epoch)
+        if time not in self.asked:
+            self.asked[time] = None
+            if self._chain.on_asked is not None:
+                self._chain.on_asked(time)
 
     def watermark(self, time: Time) -> int | None:
         return self.watermarks.at(time.epoch)
@@ -199,16 +222,22 @@ class _StageRunner:
         At the end of the stream every time is complete, so a vertex that always asks for the next
         epoch would never be done: then only what was asked for before counts.
         """
-        last = self._asked_until() if epoch >= EPOCH_END else epoch
-        while self._asked and self._asked[0] <= last:
-            due = heapq.heappop(self._asked)
-            self._times.discard(due)
-            time = Time.root(due)
-            self._chain.now = time
-            self.guard(self.vertex.onNotify, time)
+        last = epoch
+        if epoch >= EPOCH_END:
+            last = max((time.epoch for time in self.asked), default=-1)
+        while self.asked:
+            time = min(self.asked, key=Time.sort_key)
+            if time.epoch > last:
+                break
+            self.deliver(time)
 
-    def _asked_until(self) -> int:
-        return max(self._asked, default=-1)
+    def deliver(self, time: Time) -> None:
+        """Deliver a notification."""
+        del self.asked[time]
+        self._chain.now = time
+        self.guard(self.vertex.onNotify, time)
+        if self._chain.on_notified is not None:
+            self._chain.on_notified(time)
 
     def watermark_after(self, epoch: int) -> int | None:
         """What a WithWatermark stage passes on after an epoch."""

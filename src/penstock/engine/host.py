@@ -20,8 +20,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.core.machine.messages import Complete, Deliver, Effect, Finish, Message, Send
+import pyarrow as pa
+
+from penstock.core.machine.messages import (
+    Complete,
+    Deliver,
+    Effect,
+    Finish,
+    Message,
+    Report,
+    Send,
+)
 from penstock.core.machine.node import NodeMachine, Outlet
+from penstock.core.machine.tracking import NodeTracking
+from penstock.core.progress.exchange import Broadcast, Flush, LocalProgress
 from penstock.core.time import Time
 from penstock.engine.chain import ChainRunner
 from penstock.engine.clock import now_us
@@ -34,6 +46,9 @@ from penstock.wire.frames import read_batch
 __all__ = ["Host", "NodeRunner"]
 
 log = logging.getLogger(__name__)
+
+Gate = tuple[int, int, int | None, int]
+"""A node closed an epoch at its gate: node, epoch, watermark, wall clock of the cut."""
 
 LOCAL = -1
 """The peer number of messages that never leave the host."""
@@ -52,11 +67,14 @@ class NodeRunner:
     """Input port and schema of each link into the node."""
     sinks: tuple[str, ...]
     source: SourceDriver | None = None
+    region: deque[tuple[int, int | None, int]] = field(default_factory=deque)
+    """Epochs (with watermark and cut) that are closed at every gate and not yet complete here."""
     queue: deque[tuple[int, Message]] = field(default_factory=deque)
     queued_bytes: int = 0
     rows_in: int = 0
     batches_in: int = 0
     busy_ns: int = 0
+    in_loop: bool = False
     latency_us: int | None = None
     """Of the last epoch: from the cut at its source to its completion here."""
 
@@ -90,6 +108,11 @@ class Host:
         self.on_sink = on_sink
         self.on_finished = on_finished
         self.on_broken = on_broken
+        self.on_progress: Callable[[Flush, list[Gate]], None] | None = None
+        self._progress: LocalProgress | None = None
+        self._tracked: list[NodeRunner] = []
+        self._gates: list[Gate] = []
+        self._look = False
         self.transport = transport_factory(self)
 
     # -- called from other threads ---------------------------------------------------------------
@@ -120,6 +143,7 @@ class Host:
         source: Callable[[ChainRunner, Callable[[int, int | None, int], None]], SourceDriver]
         | None = None,
         completed: int = -1,
+        tracking: NodeTracking | None = None,
     ) -> NodeRunner:
         """Build a node and open its vertices."""
         chain = plan.chain_of_node(node)
@@ -128,8 +152,16 @@ class Host:
         machine = NodeMachine(
             node,
             {link.index: plan.senders(link, node) for link in into},
-            [Outlet(link.index, plan.targets(link, node)) for link in out],
+            [
+                Outlet(
+                    link.index,
+                    plan.targets(link, node),
+                    marked=tracking is None or link.index not in tracking.links,
+                )
+                for link in out
+            ],
             completed=completed,
+            tracking=tracking,
         )
 
         def produce(link: int, parts: Any, at: Time) -> None:
@@ -140,10 +172,25 @@ class Host:
             plan.node_name(node),
             machine,
             ChainRunner(plan, chain, node, produce),
-            tuple(sorted({t for link in out for t in plan.targets(link, node)})),
+            # Inside a loop nobody waits for credit: those who wait could wait for each other.
+            tuple(
+                sorted(
+                    {
+                        target
+                        for link in out
+                        if not (chain.loops and plan.chains[link.target_chain].loops)
+                        for target in plan.targets(link, node)
+                    }
+                )
+            ),
             {link.index: (link.target_port, link.schema) for link in into},
             tuple(chain.sinks),
+            in_loop=bool(chain.loops),
         )
+        if machine.counts is not None:
+            runner.chain.on_asked = machine.counts.asked
+            runner.chain.on_notified = machine.counts.notified
+            self._tracked.append(runner)
         runner.chain.open()
         if source is not None:
 
@@ -154,6 +201,22 @@ class Host:
             self._sources.append(runner)
         self.nodes[node] = runner
         return runner
+
+    def track(self, progress: LocalProgress) -> None:
+        """Begin to count, with what the controller says is the state of things."""
+        self._progress = progress
+
+    def frontier_moved(self, broadcast: Broadcast, closed: list[tuple[int, int | None, int]]) -> None:
+        """The controller's word: frontiers, and the epochs that are closed at every gate."""
+        if self._progress is None:
+            return
+        _, flush = self._progress.receive(broadcast)
+        if flush is not None:
+            self._report(flush)
+        for runner in self._tracked:
+            if not runner.machine.is_source:
+                runner.region.extend(closed)
+        self._look = True
 
     def start_sources(self) -> None:
         """Let the sources read; called in the loop's thread."""
@@ -187,6 +250,8 @@ class Host:
         while not self._stop:
             self.loops += 1
             worked = self._work()
+            if self._tracked:
+                worked = self._notify() or worked
             worked = self._read_sources() or worked
             self._take(0.0 if worked else self._idle_s())
 
@@ -212,6 +277,8 @@ class Host:
         if runner is None:
             log.warning("host %d has no node %d: message dropped", self.number, message.target)
             return
+        if runner.in_loop and not runner.machine.accept(message):
+            return
         runner.queue.append((peer, message))
         runner.queued_bytes += message.size
 
@@ -221,14 +288,48 @@ class Host:
         for runner in self.nodes.values():
             if runner.queue and self._may_send(runner):
                 started = time.perf_counter_ns()
-                peer, message = runner.queue.popleft()
-                runner.queued_bytes -= message.size
-                self._handle(runner, message)
-                if peer != LOCAL:
-                    self.transport.consumed(peer, runner.node, message.size)
+                self._next(runner)
                 runner.busy_ns += time.perf_counter_ns() - started
                 worked = True
         return worked
+
+    def _next(self, runner: NodeRunner) -> None:
+        """Handle the next message; in a loop, all that wait for the same link and time at once.
+
+        A loop's messages would otherwise be divided among the shards at every turn until each has
+        one row.
+        """
+        taken = [runner.queue.popleft()]
+        if runner.in_loop and runner.queue:
+            _, first = taken[0]
+            others: deque[tuple[int, Message]] = deque()
+            for item in runner.queue:
+                same = item[1].link == first.link and item[1].time == first.time
+                (taken if same else others).append(item)
+            runner.queue = others
+        take = runner.machine.handle if runner.in_loop else runner.machine.received
+        effects = [effect for _, message in taken for effect in take(message)]
+        self._perform(runner, self._merged(runner, effects) if len(effects) > 1 else effects)
+        self._count(runner)
+        for peer, message in taken:
+            runner.queued_bytes -= message.size
+            if peer != LOCAL:
+                self.transport.consumed(peer, runner.node, message.size)
+
+    def _merged(self, runner: NodeRunner, effects: list[Effect]) -> list[Effect]:
+        """Several deliveries of one link and time as one."""
+        rows = [effect for effect in effects if isinstance(effect, Deliver)]
+        if len(rows) < 2:
+            return effects
+        batches = [self._batch(runner, effect) for effect in rows]
+        whole = Deliver(rows[0].link, pa.concat_batches(batches), rows[0].time)
+        return [whole, *(effect for effect in effects if not isinstance(effect, Deliver))]
+
+    def _batch(self, runner: NodeRunner, effect: Deliver) -> pa.RecordBatch:
+        payload: Any = effect.payload
+        if isinstance(payload, pa.RecordBatch):
+            return payload
+        return read_batch(payload, runner.ports[effect.link][1])
 
     def _read_sources(self) -> bool:
         worked = False
@@ -239,8 +340,66 @@ class Host:
                     started = time.perf_counter_ns()
                     if source.step(now_us()):
                         worked = True
+                    self._count(runner)
                     runner.busy_ns += time.perf_counter_ns() - started
         return worked
+
+    # -- tracked progress ------------------------------------------------------------------------
+
+    def _notify(self) -> bool:
+        """Deliver notifications and completions that the frontiers allow."""
+        if not self._look or self._progress is None:
+            return False
+        self._look = False
+        worked = False
+        view = self._progress.view
+        for runner in self._tracked:
+            counts = runner.machine.counts
+            if counts is None or not (runner.region or runner.chain.asked):
+                continue
+            place = counts.tracking.place
+            if not self._may_send(runner):
+                self._look = True
+                continue
+            started = time.perf_counter_ns()
+            if counts.tracking.depth:
+                while runner.chain.notify(lambda at, place=place: view.complete(place, at)):
+                    self._count(runner)
+                    worked = True
+            while runner.region and self._passed(counts.tracking, runner.region[0][0]):
+                epoch, watermark_us, cut_us = runner.region.popleft()
+                self._perform(
+                    runner, runner.machine.region_completed(epoch, watermark_us, cut_us)
+                )
+                self._count(runner)
+                worked = True
+            runner.busy_ns += time.perf_counter_ns() - started
+        return worked
+
+    def _passed(self, tracking: NodeTracking, epoch: int) -> bool:
+        """Whether nothing of an epoch can reach (in a loop: happen at) a node any more."""
+        if self._progress is None:
+            return False
+        view = self._progress.view
+        if tracking.depth == 0:
+            return view.complete(tracking.place, Time.root(epoch))
+        return all(at.epoch > epoch for at in view.frontier(tracking.place).elements)
+
+    def _count(self, runner: NodeRunner) -> None:
+        """Hand over what one step of a node changed."""
+        if runner.machine.counts is None or self._progress is None:
+            return
+        deltas = runner.machine.counts.take()
+        if deltas:
+            self._look = True
+            flush = self._progress.record(deltas)
+            if flush is not None:
+                self._report(flush)
+
+    def _report(self, flush: Flush) -> None:
+        gates, self._gates = self._gates, []
+        if self.on_progress is not None:
+            self.on_progress(flush, gates)
 
     def _may_send(self, runner: NodeRunner) -> bool:
         for target in runner.targets:
@@ -264,17 +423,13 @@ class Host:
 
     # -- effects ---------------------------------------------------------------------------------
 
-    def _handle(self, runner: NodeRunner, message: Message) -> None:
-        self._perform(runner, runner.machine.received(message))
-
     def _perform(self, runner: NodeRunner, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Send):
                 self._send(effect.message)
             elif isinstance(effect, Deliver):
-                port, schema = runner.ports[effect.link]
-                payload: Any = effect.payload
-                batch = payload if hasattr(payload, "num_rows") else read_batch(payload, schema)
+                port = runner.ports[effect.link][0]
+                batch = self._batch(runner, effect)
                 runner.rows_in += batch.num_rows
                 runner.batches_in += 1
                 runner.chain.deliver(port, batch, effect.time)
@@ -287,6 +442,10 @@ class Host:
                     runner.latency_us = now_us() - effect.cut_us
                 for sink in runner.sinks:
                     self.on_sink(sink, runner.node, effect.epoch, effect.cut_us)
+            elif isinstance(effect, Report):
+                self._gates.append(
+                    (runner.node, effect.epoch, effect.watermark_us, effect.cut_us)
+                )
             elif isinstance(effect, Finish):
                 runner.chain.close()
                 self.on_finished(runner.node)

@@ -27,6 +27,7 @@ class RunSettings:
     windowBytes: int = 4 << 20
     rowsMax: int = 65_536
     progressInterval: Duration = "1 second"
+    progress: str = "marks"
 
     @classmethod
     def checked(cls, options: dict[str, Any]) -> RunSettings:
@@ -46,6 +47,10 @@ class RunSettings:
         for name in ("windowBytes", "rowsMax"):
             if getattr(settings, name) < 1:
                 raise SettingsError(f"start: {name} must be positive")
+        if settings.progress not in ("marks", "tracked"):
+            raise SettingsError(
+                f"start: progress is 'marks' or 'tracked', got {settings.progress!r}"
+            )
         if settings.us("epochInterval") < 1000:
             raise SettingsError("start: epochInterval must be at least 1 ms")
         for name in ("drainTimeout", "hostTimeout", "startTimeout", "lease", "progressInterval"):

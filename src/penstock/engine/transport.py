@@ -187,10 +187,10 @@ class _Outgoing:
         self._awake = False
         self._nudged = False
         self._stop = False
+        self._complained = False
+        """Whether the present break, or the lasting absence of the peer, was reported."""
         self._reader: Any = None
-        self._thread = threading.Thread(
-            target=self._run, name=f"penstock-send-{peer}", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name=f"penstock-send-{peer}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -230,20 +230,24 @@ class _Outgoing:
     # -- the thread ------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        complained = False
         while not self._stop:
             try:
                 self._connection()
-                complained = False
-            except (pa.ArrowException, OSError, PeerError) as error:
+            except (pa.ArrowException, OSError, PeerError, StopIteration) as error:
                 if self._stop or self.transport.closed:
                     return
-                if not complained:
-                    complained = True
-                    self.transport.on_broken(self.peer, str(error))
+                if not self._complained:
+                    self._complained = True
+                    self.transport.on_broken(self.peer, str(error) or "the peer hung up")
                 time.sleep(RETRY_S)
             except InvariantError as error:
                 self.transport.on_failure(error)
+                return
+            except Exception as error:
+                log.exception("the channel to host %d failed", self.peer)
+                self.transport.on_failure(
+                    InvariantError(f"the channel to host {self.peer} failed: {error}")
+                )
                 return
 
     def _connection(self) -> None:
@@ -259,6 +263,7 @@ class _Outgoing:
             received = msgpack.unpackb(reader.read_chunk().app_metadata)
             with self._lock:
                 self._unwritten = deque(self.sender.resume(received))
+            self._complained = False
             reported = -1, -1
             while not self._stop:
                 reported = self._write(writer, reported)
@@ -319,8 +324,8 @@ class _Incoming:
         self._unreported = 0
         self._total = 0
         self._lock = threading.Lock()
+        self._handing_over = threading.Lock()
         self._connection = 0
-        self._context: Any = None
 
     def consume(self, node: int, size: int) -> None:
         with self._lock:
@@ -340,8 +345,12 @@ class _Incoming:
             return self.receiver.received, self._total, dict(self.receiver.consumed)
 
     def serve(self, reader: Any, writer: Any) -> None:
-        """Take in one connection until it ends or a newer one takes its place."""
-        with self._lock:
+        """Take in one connection until it ends or a newer one takes its place.
+
+        What was accepted is handed over before anybody else accepts: a new connection's first
+        messages must not overtake the last ones of the old.
+        """
+        with self._handing_over, self._lock:
             self._connection += 1
             mine = self._connection
             received = self.receiver.received
@@ -352,16 +361,17 @@ class _Incoming:
             except StopIteration:
                 break
             _, acknowledged, consumed = decode_metadata(chunk.app_metadata)
-            with self._lock:
-                if mine != self._connection:
-                    return
-                fresh = self._take(chunk)
+            with self._handing_over:
+                with self._lock:
+                    if mine != self._connection:
+                        return
+                    fresh = self._take(chunk)
+                for header, payload in fresh:
+                    if header[0] == CONTROL:
+                        self.transport.on_control(self.peer, decode_control(header))
+                    else:
+                        self.transport.on_message(self.peer, decode_message(header, payload))
             self._acknowledge(acknowledged, consumed)
-            for header, payload in fresh:
-                if header[0] == CONTROL:
-                    self.transport.on_control(self.peer, decode_control(header))
-                else:
-                    self.transport.on_message(self.peer, decode_message(header, payload))
 
     def _take(self, chunk: Any) -> list[tuple[Any, Any]]:
         if chunk.data is None or chunk.data.num_rows == 0:
@@ -396,8 +406,9 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """A peer's channel, for as long as its connection lasts."""
         greeting = _greeting(descriptor.command)
+        offered = "" if greeting is None else str(greeting.get("secret", ""))
         if greeting is None or not hmac.compare_digest(
-            str(greeting.get("secret", "")), self._transport.secret
+            offered.encode(errors="replace"), self._transport.secret.encode()
         ):
             raise flight.FlightUnauthenticatedError(
                 "this call does not carry the flow's secret: it is refused"

@@ -10,7 +10,17 @@ from typing import NamedTuple
 
 from penstock.core.time import Time
 
-__all__ = ["DATA", "MARK", "Complete", "Deliver", "Effect", "Finish", "Message", "Send"]
+__all__ = [
+    "DATA",
+    "MARK",
+    "Complete",
+    "Deliver",
+    "Effect",
+    "Finish",
+    "Message",
+    "Report",
+    "Send",
+]
 
 DATA = 0
 MARK = 1
@@ -52,6 +62,14 @@ class Complete(NamedTuple):
     cut_us: int
 
 
+class Report(NamedTuple):
+    """Tell the controller that an epoch was closed at the node's gate."""
+
+    epoch: int
+    watermark_us: int | None
+    cut_us: int
+
+
 class Send(NamedTuple):
     """Put a message on its way."""
 
@@ -62,4 +80,4 @@ class Finish(NamedTuple):
     """All inputs have ended and everything was passed on: the node is done."""
 
 
-Effect = Deliver | Complete | Send | Finish
+Effect = Deliver | Complete | Report | Send | Finish

@@ -13,6 +13,10 @@ must be performed:
 It never touches payloads, never asks a clock, and does no I/O.  The same class runs in a Spark task
 and under a simulated schedule.
 
+Where progress is tracked (in loops) the node also counts its events for the trackers, see
+:mod:`penstock.core.machine.tracking`: marks then close its gate, and completions come from outside
+(``region_completed``) once no count is left that could result in the epoch.
+
 Messages from one sender carry consecutive numbers and the sender's incarnation.  A repeated number
 is dropped, a gap or a foreign incarnation is refused: after a fence, nothing of the old incarnation
 gets through.
@@ -31,8 +35,10 @@ from penstock.core.machine.messages import (
     Effect,
     Finish,
     Message,
+    Report,
     Send,
 )
+from penstock.core.machine.tracking import NodeCounts, NodeTracking
 from penstock.core.progress.marks import EPOCH_END, Completion, MarkAligner
 from penstock.core.time import Time
 from penstock.errors import InvariantError, PeerError
@@ -46,6 +52,8 @@ class Outlet:
 
     link: int
     targets: tuple[int, ...]
+    marked: bool = True
+    """Whether the ends of epochs are marked on it; links inside a tracked region are not."""
 
 
 class NodeMachine:
@@ -68,15 +76,20 @@ class NodeMachine:
         incarnation: int = 0,
         incarnations: Mapping[int, int] | None = None,
         completed: int = -1,
+        tracking: NodeTracking | None = None,
     ) -> None:
         self.node = node
         self.incarnation = incarnation
         self.outlets = {outlet.link: outlet for outlet in outlets}
         senders = [(link, sender) for link, ids in inputs.items() for sender in ids]
         self.is_source = not senders
+        self.counts = None if tracking is None else NodeCounts(tracking, completed + 1)
+        outside = senders
+        if tracking is not None:
+            outside = [key for key in senders if key[0] not in tracking.links]
         self.completed_epoch = completed
         self.finished = False
-        self._aligner = MarkAligner(senders, completed)
+        self._aligner = MarkAligner(outside, completed)
         self._incarnations = {
             sender: (incarnations or {}).get(sender, 0) for _, sender in senders
         }
@@ -87,7 +100,11 @@ class NodeMachine:
     # -- input -----------------------------------------------------------------------------------
 
     def received(self, message: Message) -> list[Effect]:
-        """A message from a sender of ours."""
+        """A message from a sender of ours: accept it and handle it."""
+        return self.handle(message) if self.accept(message) else []
+
+    def accept(self, message: Message) -> bool:
+        """Whether a message counts; in the order of arrival, each once."""
         key = (message.link, message.sender)
         known = self._received.get(key)
         if known is None:
@@ -95,17 +112,24 @@ class NodeMachine:
                 f"node {self.node}: node {message.sender} does not send on link {message.link}"
             )
         if message.incarnation != self._incarnations[message.sender]:
-            return []
+            return False
         if message.sequence <= known:
-            return []
+            return False
         if message.sequence != known + 1:
             raise PeerError(
                 f"node {self.node}: message {message.sequence} of node {message.sender} arrived "
                 f"after {known}: something in between is missing"
             )
         self._received[key] = message.sequence
+        return True
+
+    def handle(self, message: Message) -> list[Effect]:
+        """What an accepted message asks for; in a loop, times may be handled in any order."""
+        key = (message.link, message.sender)
         if message.kind == DATA:
-            if message.time.epoch <= self._aligner.completed:
+            if self.counts is not None:
+                self.counts.handled(message.link, message.time)
+            elif message.time.epoch <= self._aligner.completed:
                 raise PeerError(
                     f"node {self.node}: node {message.sender} sent rows of epoch "
                     f"{message.time.epoch}, which is complete"
@@ -118,7 +142,16 @@ class NodeMachine:
         return [self._complete(completion) for completion in completions]
 
     def _complete(self, completion: Completion) -> Effect:
-        return Complete(completion.epoch, completion.watermark_us, self._cut_us)
+        if self.counts is None:
+            return Complete(completion.epoch, completion.watermark_us, self._cut_us)
+        self.counts.closed(completion.epoch)
+        return Report(completion.epoch, completion.watermark_us, self._cut_us)
+
+    def region_completed(
+        self, epoch: int, watermark_us: int | None, cut_us: int
+    ) -> list[Effect]:
+        """No count is left that could result in an epoch here."""
+        return [Complete(epoch, watermark_us, cut_us)]
 
     def cut(self, epoch: int, watermark_us: int | None, cut_us: int) -> list[Effect]:
         """A source's reader has come to the end of an epoch."""
@@ -139,10 +172,14 @@ class NodeMachine:
                 f"node {self.node}: output at epoch {time.epoch}, which was already passed on as "
                 "complete"
             )
-        return [
-            Send(self._message(DATA, link, target, time, payload=payload, size=size))
-            for target, payload, size in parts
-        ]
+        effects: list[Effect] = []
+        for target, payload, size in parts:
+            if self.counts is not None:
+                self.counts.sent(link, time)
+            effects.append(
+                Send(self._message(DATA, link, target, time, payload=payload, size=size))
+            )
+        return effects
 
     def completed(
         self, epoch: int, watermarks_us: Mapping[int, int | None], cut_us: int
@@ -153,8 +190,13 @@ class NodeMachine:
         effects: list[Effect] = [
             Send(self._message(MARK, outlet.link, target, time, watermarks_us[outlet.link], cut_us))
             for outlet in self.outlets.values()
+            if outlet.marked
             for target in outlet.targets
         ]
+        if self.is_source and self.counts is not None:
+            self.counts.closed(epoch)
+            least = min((w for w in watermarks_us.values() if w is not None), default=None)
+            effects.append(Report(epoch, least, cut_us))
         if epoch >= EPOCH_END:
             self.finished = True
             effects.append(Finish())

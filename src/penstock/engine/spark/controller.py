@@ -33,14 +33,22 @@ from penstock.core.machine.controller import (
 from penstock.core.progress.marks import EPOCH_END
 from penstock.engine.clock import EpochClock, now_us
 from penstock.engine.host import Host
+from penstock.engine.progress_hub import ProgressHub
 from penstock.engine.settings import RunSettings
-from penstock.engine.spark.host_task import DRIVER, HostTask, build_nodes, node_figures
+from penstock.engine.spark.host_task import (
+    DRIVER,
+    HostTask,
+    build_nodes,
+    node_figures,
+    take_frontier,
+)
 from penstock.engine.spark.launch import HostJob
 from penstock.engine.store import FlowStore
 from penstock.engine.transport import Transport
 from penstock.errors import HostLostError, PenstockError, TransientError
 from penstock.operators.base import SourceOperator
 from penstock.physical import PhysicalPlan
+from penstock.tracking import tracking_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,6 +98,10 @@ class Controller:
         self.base = base
         self.started_us = now_us()
         self.sink_latency_us: dict[str, int] = {}
+        self.tracking = tracking_plan(plan, whole=settings.progress == "tracked")
+        self.hub: ProgressHub | None = None
+        if self.tracking is not None:
+            self.hub = ProgressHub(plan, self.tracking, resume, self._broadcast)
         self._spark = spark
         self._secret = secrets.token_hex(16)
         self._tag = f"penstock-{uuid.uuid4().hex[:12]}"
@@ -149,6 +161,7 @@ class Controller:
                 number,
                 shipped,
                 self.address,
+                self.tracking,
                 self._secret,
                 self.settings.s("lease"),
                 self.settings.windowBytes,
@@ -183,6 +196,12 @@ class Controller:
         self._events.put(event)
 
     def _control_arrived(self, peer: int, body: dict[str, Any]) -> None:
+        if body["kind"] == "progress" and self.hub is not None:
+            try:
+                self.hub.receive(peer, body["n"], body["d"], body["g"])
+            except PenstockError as error:
+                self._on_failure(error)
+            return
         self._post(lambda: self._control(peer, body))
 
     def _control(self, peer: int, body: dict[str, Any]) -> list[ControllerEffect]:
@@ -204,6 +223,11 @@ class Controller:
         if kind == "failed":
             return self.machine.failed(body["error"])
         return []
+
+    def _broadcast(self, body: dict[str, Any]) -> None:
+        """Frontiers for everybody; called under the hub's lock, so everybody hears the same order."""
+        self._tell_all(body)
+        self.host.call(lambda: take_frontier(self.host, self.tracking, body))
 
     def _driver_sink(self, sink: str, node: int, epoch: int, cut_us: int) -> None:
         """Called in the driver host's loop when an epoch is complete at a sink there."""
@@ -313,12 +337,18 @@ class Controller:
             "store": None if self.store is None else str(self.store.path),
             "available_now": self.settings.availableNow,
             "rows_max": self.settings.rowsMax,
+            "welcome": None if self.hub is None else self.hub.welcome,
         }
         self._tell_all(body)
         self.host.call(lambda: self._build_here(body))
 
     def _build_here(self, body: dict[str, Any]) -> None:
-        build_nodes(self.host, self.plan, body)
+        hub = self.hub
+        if hub is not None:
+            self.host.on_progress = lambda flush, gates: hub.receive(
+                DRIVER, flush.sequence, flush.deltas, gates
+            )
+        build_nodes(self.host, self.plan, self.tracking, body)
         for operator in self._driver_sinks().values():
             operator.resume(self.resume + 1)
         for source in self._memory_sources():

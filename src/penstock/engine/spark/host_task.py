@@ -25,6 +25,8 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from penstock.connectors.base import SourceContext
+from penstock.core.progress.deltas import decode_changes
+from penstock.core.progress.exchange import Broadcast, LocalProgress
 from penstock.engine.clock import EpochClock
 from penstock.engine.host import Host, NodeRunner
 from penstock.engine.source import SourceDriver, SourceRecord
@@ -33,8 +35,9 @@ from penstock.engine.transport import Transport
 from penstock.errors import PenstockError
 from penstock.operators.base import SourceOperator
 from penstock.physical import PhysicalPlan
+from penstock.tracking import TrackingPlan
 
-__all__ = ["DRIVER", "HostTask", "build_nodes", "node_figures"]
+__all__ = ["DRIVER", "HostTask", "build_nodes", "node_figures", "take_frontier"]
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +57,7 @@ class HostTask:
     host: int
     plan: PhysicalPlan
     driver: str
+    tracking: TrackingPlan | None
     secret: str
     lease_s: float
     window_bytes: int
@@ -120,6 +124,8 @@ class _HostProcess:
             self.host.call(self.host.start_sources)
         elif kind == "stop_sources":
             self.host.call(self.host.stop_sources)
+        elif kind == "frontier":
+            self.host.call(lambda: take_frontier(self.host, self.task.tracking, body))
         elif kind == "sever":
             for peer in body["peers"]:
                 self.host.transport.sever(peer)
@@ -139,7 +145,10 @@ class _HostProcess:
         for peer, address in body["addresses"].items():
             if peer != self.host.number:
                 self.host.transport.connect(peer, address)
-        build_nodes(self.host, self.task.plan, body)
+        self.host.on_progress = lambda flush, gates: self._tell(
+            {"kind": "progress", "n": flush.sequence, "d": flush.deltas, "g": gates}
+        )
+        build_nodes(self.host, self.task.plan, self.task.tracking, body)
         self._tell({"kind": "ready"})
 
     # -- to the controller -----------------------------------------------------------------------
@@ -177,9 +186,28 @@ class _HostProcess:
             self._tell({"kind": "beat", "figures": self._figures()})
 
 
-def build_nodes(host: Host, plan: PhysicalPlan, body: dict[str, Any]) -> None:
+def take_frontier(host: Host, tracking: TrackingPlan | None, body: dict[str, Any]) -> None:
+    """What the controller broadcast of progress."""
+    if tracking is not None:
+        changes = decode_changes(tracking.graph, body["c"])
+        host.frontier_moved(Broadcast(body["n"], (), changes), body["w"])
+
+
+def build_nodes(
+    host: Host, plan: PhysicalPlan, tracking: TrackingPlan | None, body: dict[str, Any]
+) -> None:
     """Build the nodes that an assignment gives a host."""
     host.placement = dict(body["placement"])
+    if tracking is not None:
+        mine = frozenset(node for node, at in host.placement.items() if at == host.number)
+        sequence, changes = body["welcome"]
+        host.track(
+            LocalProgress(
+                tracking.graph,
+                Broadcast(sequence, (), decode_changes(tracking.graph, changes)),
+                held=tracking.held(plan, body["resume"] + 1, mine),
+            )
+        )
     clock = EpochClock(body["base"], body["origin_us"], body["interval_us"])
     for node, at in host.placement.items():
         if at == host.number:
@@ -187,7 +215,8 @@ def build_nodes(host: Host, plan: PhysicalPlan, body: dict[str, Any]) -> None:
             factory = None
             if chain.is_source:
                 factory = _source_factory(plan, node, clock, body)
-            host.add_node(plan, node, factory, completed=body["resume"])
+            counted = None if tracking is None else tracking.node(chain)
+            host.add_node(plan, node, factory, completed=body["resume"], tracking=counted)
 
 
 def _source_factory(
@@ -242,6 +271,7 @@ def node_figures(runner: NodeRunner) -> dict[str, Any]:
         "queued_bytes": runner.queued_bytes,
         "latency_us": runner.latency_us,
         "watermark_us": runner.chain.watermark_us,
+        "counters_of_loops": list(runner.chain.now.counters),
         "counters": dict(runner.chain.counters),
     }
 

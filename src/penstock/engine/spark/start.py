@@ -49,6 +49,9 @@ def start(flow: Flow, spark: SparkSession, **options: Any) -> FlowQuery:
         How long a host may be silent, a start may take, a host lives without its driver.
     windowBytes, rowsMax
         Bytes that may be under way to a node from each host; rows in a source's batch.
+    progress
+        How the ends of epochs become known outside loops: "marks" travel in band (the default),
+        "tracked" counts every message, as is done inside loops.
     progressInterval
         How often ``lastProgress`` is renewed and listeners are called.
     """
@@ -66,6 +69,10 @@ def start(flow: Flow, spark: SparkSession, **options: Any) -> FlowQuery:
         if store is not None:
             store.close()
         raise
+    for chain in plan.chains:
+        for stage in chain.stages:
+            if isinstance(stage.operator, Sink):
+                stage.operator.prepare()
     query = FlowQuery(
         spark, flow, plan, settings, hosts, store, resume, base, flow_id, _address(context)
     )
