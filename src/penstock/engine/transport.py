@@ -1,9 +1,13 @@
 """Channels between hosts over Arrow Flight.
 
-One channel joins each ordered pair of hosts: a ``do_exchange`` call, opened by the sender and written
-by a thread of its own, so that neither a slow network nor a frozen peer ever stops a node.  When the
-connection breaks, the thread opens a new one and goes on where the receiver stopped; the numbering
-and the credits are decided by :mod:`penstock.core.channel`, this module only moves bytes.
+One channel joins each ordered pair of hosts: a ``do_exchange`` call, opened by the sender and
+written by a thread of its own, so that neither a slow network nor a frozen peer ever stops a node.
+When the connection breaks, the thread opens a new one and goes on where the receiver stopped; the
+numbering and the credits are decided by :mod:`penstock.core.channel`, this module only moves bytes.
+
+A break shows only when something is written.  A silent channel therefore says now and then what it
+has received and consumed: what was under way when the connection broke would otherwise be missed
+by nobody, and a sender could wait for ever for credit that was granted into the void.
 
 Every call carries the flow's secret; the server refuses a call without it.
 """
@@ -51,7 +55,11 @@ WINDOW_BYTES = 4 << 20
 """Credit per sending host and receiving node."""
 IDLE_S = 0.05
 """How long acknowledgements may wait for something to travel with."""
+PROBE_S = 0.25
+"""How long a channel may be silent before it is tried."""
 RETRY_S = 0.02
+PASSING_BYTES = 32 << 10
+"""Up to this much under way, a message is written by the thread that sends it."""
 CLOSE_S = 0.3
 """How long an orderly end of all channels may take before they are cut."""
 
@@ -189,7 +197,13 @@ class _Outgoing:
         self._stop = False
         self._complained = False
         """Whether the present break, or the lasting absence of the peer, was reported."""
+        self._probe_at = 0.0
         self._reader: Any = None
+        self._writer: Any = None
+        self._writing = threading.Lock()
+        """Held by whoever writes a frame: the channel's thread, or a sender in passing."""
+        self._reported = (-1, -1)
+        self._fault: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"penstock-send-{peer}", daemon=True)
 
     def start(self) -> None:
@@ -199,7 +213,28 @@ class _Outgoing:
         with self._lock:
             number = self.sender.push(message, node, size)
             self._unwritten.append((number, message))
-        self.wake()
+            little = self.sender.kept_bytes < PASSING_BYTES and len(self._unwritten) == 1
+        if not (little and self._write_in_passing()):
+            self.wake()
+
+    def _write_in_passing(self) -> bool:
+        """Write at once from the sender's own thread, where that cannot block.
+
+        While so little is under way the peer's receive window has room, even if it is frozen.  It
+        saves a message the wait for another thread.
+        """
+        if not self._writing.acquire(blocking=False):
+            return False
+        try:
+            if self._writer is None or self._fault is not None:
+                return False
+            self._write_frame()
+        except Exception as error:
+            self._fault = error
+            return False
+        finally:
+            self._writing.release()
+        return not self._unwritten
 
     def acknowledged(self, number: int, consumed: dict[int, int]) -> None:
         with self._lock:
@@ -264,20 +299,38 @@ class _Outgoing:
             with self._lock:
                 self._unwritten = deque(self.sender.resume(received))
             self._complained = False
-            reported = -1, -1
+            self._reported, self._fault = (-1, -1), None
+            self._writer = writer
             while not self._stop:
-                reported = self._write(writer, reported)
-            writer.done_writing()
+                self._write_or_wait()
+            with self._writing:
+                self._writer = None
+                writer.done_writing()
         finally:
+            with self._writing:
+                self._writer = None
             if writer is not None:
                 with suppress(pa.ArrowException, OSError):
                     writer.close()
             self._reader = None
             client.close()
 
-    def _write(self, writer: Any, reported: tuple[int, int]) -> tuple[int, int]:
-        """Write one frame, or wait for something to write; give what was acknowledged."""
+    def _write_or_wait(self) -> None:
+        """Write a frame, or wait until there is something to write."""
+        if self._fault is not None:
+            raise self._fault
         self._nudged = False
+        with self._writing:
+            if self._write_frame():
+                return
+        self._awake = False
+        if not self._nudged and not self._stop:
+            with suppress(queue.Empty):
+                self._wake.get(timeout=IDLE_S)
+        self._awake = True
+
+    def _write_frame(self) -> bool:
+        """Write what waits, and what there is to acknowledge; say whether there was anything."""
         with self._lock:
             batch: list[tuple[int, Message | dict[str, Any]]] = []
             size = 0
@@ -285,21 +338,16 @@ class _Outgoing:
                 number, message = self._unwritten.popleft()
                 size += message.size if isinstance(message, Message) else 0
                 batch.append((number, message))
-        end = self.transport.incoming(self.peer)
-        state = end.report()
-        if not batch and state[:2] == reported:
-            self._awake = False
-            if not self._nudged and not self._stop:
-                try:
-                    self._wake.get(timeout=IDLE_S)
-                except queue.Empty:
-                    pass
-            self._awake = True
-            return reported
+        state = self.transport.incoming(self.peer).report()
+        now = time.monotonic()
+        if not batch and state[:2] == self._reported and now < self._probe_at:
+            return False
+        self._probe_at = now + PROBE_S
         frame = _frame([message for _, message in batch])
         first = batch[0][0] if batch else 0
-        writer.write_with_metadata(frame, encode_metadata(first, state[0], state[2]))
-        return state[:2]
+        self._writer.write_with_metadata(frame, encode_metadata(first, state[0], state[2]))
+        self._reported = state[:2]
+        return True
 
 
 def _frame(messages: list[Message | dict[str, Any]]) -> pa.RecordBatch:
@@ -396,7 +444,7 @@ class _Incoming:
             self._connection += 1
 
 
-class _Server(flight.FlightServerBase):  # type: ignore[misc]
+class _Server(flight.FlightServerBase):
     """Accepts the channels of peers that know the secret."""
 
     def __init__(self, transport: Transport, location: str) -> None:
