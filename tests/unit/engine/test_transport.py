@@ -1,0 +1,395 @@
+"""Channels between hosts: real ones, on loopback, in one process."""
+
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgpack
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+
+from penstock.core.machine.messages import DATA, Message
+from penstock.core.time import Time
+from penstock.engine import transport as transport_module
+from penstock.engine.transport import Transport
+from penstock.errors import PenstockError
+from penstock.wire.frames import FRAME_SCHEMA, read_batch
+
+SECRET = "s3cret"
+WAIT_S = 20.0
+SCHEMA = pa.schema({"n": pa.int64()})
+
+
+class End:
+    """A transport, and everything that it was told."""
+
+    def __init__(self, host: int, secret: str = SECRET, window_bytes: int = 1 << 20) -> None:
+        self.messages: dict[int, list[Message]] = defaultdict(list)
+        self.controls: dict[int, list[dict[str, Any]]] = defaultdict(list)
+        self.broken: list[tuple[int, str]] = []
+        self.failures: list[PenstockError] = []
+        self.credits = 0
+        self.consume = True
+        self.before_message: Callable[[Message], None] = lambda message: None
+        self.transport = Transport(
+            host,
+            "127.0.0.1",
+            secret,
+            self._on_message,
+            lambda peer, body: self.controls[peer].append(body),
+            self._on_credit,
+            lambda peer, why: self.broken.append((peer, why)),
+            self.failures.append,
+            window_bytes,
+        )
+
+    def _on_message(self, peer: int, message: Message) -> None:
+        self.before_message(message)
+        self.messages[peer].append(message)
+        if self.consume:
+            self.transport.consumed(peer, message.target, message.size)
+
+    def _on_credit(self) -> None:
+        self.credits += 1
+
+    def numbers(self, peer: int) -> list[int]:
+        return [message.sequence for message in list(self.messages[peer])]
+
+    def send(self, peer: int, number: int, node: int = 7, size: int = 100) -> None:
+        batch = pa.record_batch({"n": [number]}, schema=SCHEMA)
+        at = Time.root(0)
+        self.transport.send(
+            peer, Message(DATA, 0, 1, node, 0, number, at, payload=batch, size=size)
+        )
+
+
+Ends = Callable[..., End]
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    made: list[End] = []
+
+    def make(host: int, **options: Any) -> End:
+        made.append(End(host, **options))
+        return made[-1]
+
+    yield make
+    for end in made:
+        end.transport.close()
+    assert [failure for end in made for failure in end.failures] == []
+
+
+def join(*ends: End) -> None:
+    for one in ends:
+        for other in ends:
+            if one is not other:
+                one.transport.connect(other.transport.host, other.transport.address)
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {WAIT_S} s: {what}"
+        time.sleep(0.002)
+
+
+def test_messages_arrive_in_order_with_their_rows(ends: Ends) -> None:
+    one, two = ends(1), ends(2)
+    join(one, two)
+    for number in range(1000):
+        one.send(2, number)
+    wait_for(lambda: len(two.messages[1]) == 1000, "all messages")
+    assert two.numbers(1) == list(range(1000))
+    last = two.messages[1][-1]
+    assert read_batch(last.payload, SCHEMA).to_pylist() == [{"n": 999}]
+
+
+def test_three_hosts_send_to_each_other(ends: Ends) -> None:
+    everybody = [ends(host) for host in (1, 2, 3)]
+    join(*everybody)
+    pairs = [(one, two) for one in everybody for two in everybody if one is not two]
+    for number in range(200):
+        for one, two in pairs:
+            one.send(two.transport.host, number)
+    for one, two in pairs:
+        wait_for(
+            lambda one=one, two=two: len(two.messages[one.transport.host]) == 200,  # type: ignore[misc]
+            f"{one.transport.host} to {two.transport.host}",
+        )
+        assert two.numbers(one.transport.host) == list(range(200))
+
+
+def test_everything_sent_is_acknowledged(ends: Ends) -> None:
+    one, two = ends(1), ends(2)
+    join(one, two)
+    for number in range(50):
+        one.send(2, number)
+    assert one.transport.drain(WAIT_S)
+    wait_for(lambda: len(two.messages[1]) == 50, "all messages")
+
+
+def test_a_break_is_noticed_and_mended_though_nothing_is_sent(ends: Ends) -> None:
+    one, two = ends(1), ends(2)
+    join(one, two)
+    one.send(2, 0)
+    wait_for(lambda: len(two.messages[1]) == 1, "the message")
+    assert one.transport.sever(2)
+    wait_for(lambda: bool(two.broken), "word at the receiver")
+    wait_for(lambda: bool(one.broken), "word at the sender")
+    one.send(2, 1)
+    wait_for(lambda: two.numbers(1) == [0, 1], "the next message")
+
+
+def test_a_peer_that_hangs_up_is_called_again(ends: Ends) -> None:
+    one = ends(1)
+    calls: list[int] = []
+
+    class Rude(flight.FlightServerBase):
+        def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+            calls.append(1)
+
+    rude = Rude("grpc://127.0.0.1:0")
+    try:
+        one.transport.connect(2, f"grpc://127.0.0.1:{rude.port}")
+        wait_for(lambda: len(calls) >= 3, "several attempts")
+    finally:
+        one.transport.close()
+        rude.shutdown()
+
+
+def test_drain_gives_up_when_nobody_answers(ends: Ends) -> None:
+    one = ends(1)
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        one.transport.connect(2, f"grpc://127.0.0.1:{mute.getsockname()[1]}")
+        one.send(2, 0)
+        assert not one.transport.drain(0.05)
+
+
+def test_nothing_is_lost_when_connections_break_in_the_middle_of_traffic(ends: Ends) -> None:
+    one, two = ends(1), ends(2)
+    join(one, two)
+    count, stop = 3000, threading.Event()
+
+    def cut() -> None:
+        while not stop.wait(0.01):
+            one.transport.sever(2)
+            two.transport.sever(1)
+
+    cutter = threading.Thread(target=cut)
+    cutter.start()
+    try:
+        for number in range(count):
+            one.send(2, number)
+            two.send(1, number)
+            if number % 20 == 0:
+                time.sleep(0.001)
+    finally:
+        stop.set()
+        cutter.join(WAIT_S)
+    wait_for(lambda: len(two.messages[1]) >= count, "one to two")
+    wait_for(lambda: len(one.messages[2]) >= count, "two to one")
+    assert two.numbers(1) == list(range(count))
+    assert one.numbers(2) == list(range(count))
+    assert one.broken
+    assert two.broken
+    assert one.transport.drain(WAIT_S)
+    assert two.transport.drain(WAIT_S)
+
+
+def test_order_is_kept_when_a_connection_breaks_while_a_message_is_handed_over(
+    ends: Ends,
+) -> None:
+    one, two = ends(1), ends(2)
+    overtaken = threading.Event()
+
+    def slowly(message: Message) -> None:
+        if message.sequence == 0:
+            one.transport.sever(2)
+            overtaken.wait(0.5)
+        else:
+            overtaken.set()
+
+    two.before_message = slowly
+    join(one, two)
+    one.send(2, 0)
+    wait_for(lambda: two.transport.incoming(1).receiver.received == 1, "the first")
+    for number in range(1, 5):
+        one.send(2, number)
+    wait_for(lambda: len(two.messages[1]) == 5, "all messages")
+    assert two.numbers(1) == list(range(5))
+
+
+def test_a_host_connects_however_late_its_peer_comes_up(ends: Ends) -> None:
+    one = ends(1)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    one.transport.connect(2, f"grpc://127.0.0.1:{port}")
+    one.send(2, 0)
+    wait_for(lambda: bool(one.broken), "a first attempt that fails")
+    time.sleep(0.2)
+    got: list[int] = []
+
+    class Late(flight.FlightServerBase):
+        def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+            writer.write_metadata(msgpack.packb(0))
+            got.append(reader.read_chunk().data.num_rows)
+
+    late = Late(f"grpc://127.0.0.1:{port}")
+    try:
+        wait_for(lambda: bool(got), "the connection")
+    finally:
+        one.transport.close()
+        late.shutdown()
+
+
+def test_a_host_with_another_secret_is_refused(ends: Ends) -> None:
+    one, two = ends(1, secret="wrong"), ends(2)
+    one.transport.connect(2, two.transport.address)
+    one.send(2, 0)
+    wait_for(lambda: bool(one.broken), "the refusal")
+    assert "secret" in one.broken[0][1]
+    assert two.messages == {}
+    assert not one.transport.drain(0.05)
+
+
+GREETINGS = {
+    "nothing": b"",
+    "garbage": b"\xc1\xff\x00garbage",
+    "a number": msgpack.packb(7),
+    "no secret": msgpack.packb({"host": 1}),
+    "a secret that is no text": msgpack.packb({"host": 1, "secret": [SECRET]}),
+    "a secret with odd letters": msgpack.packb({"host": 1, "secret": "s3crét"}),
+    "only the beginning of the secret": msgpack.packb({"host": 1, "secret": SECRET[:-1]}),
+}
+
+
+@pytest.mark.parametrize("name", GREETINGS)
+def test_a_call_without_the_secret_is_refused(ends: Ends, name: str) -> None:
+    two = ends(2)
+    client = flight.FlightClient(two.transport.address)
+    try:
+        writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(GREETINGS[name]))
+        with pytest.raises(flight.FlightUnauthenticatedError, match="secret"):
+            reader.read_chunk()
+        with pytest.raises(pa.ArrowException):
+            writer.begin(FRAME_SCHEMA)
+    finally:
+        client.close()
+    assert two.messages == {}
+
+
+def test_a_call_by_path_is_refused(ends: Ends) -> None:
+    two = ends(2)
+    client = flight.FlightClient(two.transport.address)
+    try:
+        _, reader = client.do_exchange(flight.FlightDescriptor.for_path(b"x"))
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            reader.read_chunk()
+    finally:
+        client.close()
+
+
+def test_credit_stops_a_sender_until_the_receiver_has_consumed(ends: Ends) -> None:
+    one, two = ends(1, window_bytes=1000), ends(2, window_bytes=1000)
+    two.consume = False
+    join(one, two)
+    sent = 0
+    while one.transport.open(2, 7):
+        one.send(2, sent, size=336)
+        sent += 1
+    assert sent == 3  # 400 bytes each, with what a header counts for
+    assert one.transport.open(2, 8)
+    wait_for(lambda: len(two.messages[1]) == 3, "what there was credit for")
+    assert not one.transport.open(2, 7)
+    before = one.credits
+    for _ in range(3):
+        two.transport.consumed(1, 7, 336)
+    wait_for(lambda: one.transport.open(2, 7), "credit")
+    wait_for(lambda: one.credits > before, "word of it")
+
+
+def test_a_control_message_passes_when_the_credit_is_used_up(ends: Ends) -> None:
+    one, two = ends(1, window_bytes=100), ends(2, window_bytes=100)
+    two.consume = False
+    join(one, two)
+    one.send(2, 0, size=5000)
+    assert not one.transport.open(2, 7)
+    one.transport.control(2, {"kind": "ping"})
+    wait_for(lambda: two.controls[1] == [{"kind": "ping"}], "the ping")
+    assert not one.transport.open(2, 7)
+
+
+def test_a_frame_holds_only_so_much(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_module, "FRAME_MESSAGES", 2)
+    monkeypatch.setattr(transport_module, "FRAME_BYTES", 300)
+    one, two = ends(1), ends(2)
+    for number in range(20):
+        one.transport.connect(2, two.transport.address)
+        one.send(2, number, size=290)
+    wait_for(lambda: len(two.messages[1]) == 20, "all messages")
+    assert two.numbers(1) == list(range(20))
+
+
+@pytest.mark.parametrize("mute", ["never answers", "never reads", "not there"])
+def test_close_does_not_wait_for_a_peer(ends: Ends, mute: str) -> None:
+    one = ends(1)
+    released = threading.Event()
+
+    class Frozen(flight.FlightServerBase):
+        def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+            writer.write_metadata(msgpack.packb(0))
+            released.wait(WAIT_S)
+
+    frozen = Frozen("grpc://127.0.0.1:0") if mute == "never reads" else None
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        if mute == "never answers":
+            silent.listen()
+        one.transport.connect(2, f"grpc://127.0.0.1:{frozen.port if frozen else port}")
+        large = pa.record_batch({"n": list(range(500_000))}, schema=SCHEMA)
+        for number in range(10):
+            message = Message(DATA, 0, 1, 7, 0, number, Time.root(0), payload=large, size=1 << 22)
+            one.transport.send(2, message)
+        time.sleep(0.3)
+        closing = threading.Thread(target=one.transport.close)
+        closing.start()
+        closing.join(WAIT_S / 2)
+        assert not closing.is_alive()
+    released.set()
+    if frozen is not None:
+        frozen.shutdown()
+
+
+def test_a_message_that_cannot_be_packed_is_a_failure_not_a_broken_connection() -> None:
+    one, two = End(1), End(2)
+    try:
+        join(one, two)
+        one.transport.control(2, {"kind": print})
+        wait_for(lambda: bool(one.failures), "the failure")
+        assert "cannot be packed" in str(one.failures[0])
+    finally:
+        one.transport.close()
+        two.transport.close()
+
+
+def test_threads_end_with_their_transport(ends: Ends) -> None:
+    def senders() -> list[threading.Thread]:
+        return [t for t in threading.enumerate() if t.name.startswith("penstock-send")]
+
+    before = set(senders())
+    one, two = ends(1), ends(2)
+    join(one, two)
+    one.send(2, 0)
+    wait_for(lambda: len(two.messages[1]) == 1, "the message")
+    one.transport.close()
+    two.transport.close()
+    wait_for(lambda: not set(senders()) - before, "the end of the threads")
