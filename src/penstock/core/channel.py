@@ -46,7 +46,8 @@ class ChannelSender(Generic[M]):
 
     window_bytes: int
     _next: int = 1
-    _kept: deque[tuple[int, M]] = field(default_factory=deque)
+    _kept: deque[tuple[int, M, int]] = field(default_factory=deque)
+    _kept_bytes: int = 0
     _sent: dict[int, int] = field(default_factory=dict)
     _consumed: dict[int, int] = field(default_factory=dict)
 
@@ -62,7 +63,8 @@ class ChannelSender(Generic[M]):
         """Number a message and keep it; give the number."""
         number = self._next
         self._next += 1
-        self._kept.append((number, message))
+        self._kept.append((number, message, size))
+        self._kept_bytes += size
         self._sent[node] = self._sent.get(node, 0) + size
         return number
 
@@ -71,7 +73,7 @@ class ChannelSender(Generic[M]):
         if number >= self._next:
             raise PeerError(f"message {number} was acknowledged but never sent", number=number)
         while self._kept and self._kept[0][0] <= number:
-            self._kept.popleft()
+            self._kept_bytes -= self._kept.popleft()[2]
         for node, total in consumed.items():
             if total > self._consumed.get(node, 0):
                 self._consumed[node] = total
@@ -79,12 +81,17 @@ class ChannelSender(Generic[M]):
     def resume(self, number: int) -> list[tuple[int, M]]:
         """After a reconnection: what to send again, given what the receiver has."""
         self.acknowledged(number, {})
-        return list(self._kept)
+        return [(kept, message) for kept, message, _ in self._kept]
 
     @property
     def kept(self) -> int:
         """How many messages wait for their acknowledgement."""
         return len(self._kept)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Their size."""
+        return self._kept_bytes
 
 
 @dataclass
