@@ -42,7 +42,7 @@ from penstock.engine.spark.host_task import (
     node_figures,
     take_frontier,
 )
-from penstock.engine.spark.launch import HostJob
+from penstock.engine.spark.launch import HostJob, Job
 from penstock.engine.store import FlowStore
 from penstock.engine.transport import Transport
 from penstock.errors import HostLostError, PenstockError, TransientError
@@ -108,7 +108,7 @@ class Controller:
         self._on_progress = on_progress
         self._on_ended = on_ended
         self._events: queue.SimpleQueue[Callable[[], list[ControllerEffect]]] = queue.SimpleQueue()
-        self._jobs: dict[int, HostJob] = {}
+        self._jobs: dict[int, Job] = {}
         self._cuts: dict[tuple[str, int], int] = {}
         self._end_by_s: float | None = None
         self._cancelled = False
@@ -166,10 +166,13 @@ class Controller:
                 self.settings.s("lease"),
                 self.settings.windowBytes,
             )
-            job = HostJob(self._spark, task, self._tag, self._job_ended)
-            self._jobs[number] = job
-            job.start()
+            self._jobs[number] = self._job(task)
+            self._jobs[number].start()
         self._thread.start()
+
+    def _job(self, task: HostTask) -> Job:
+        """What will run a host."""
+        return HostJob(self._spark, task, self._tag, self._job_ended)
 
     def stop(self) -> None:
         """Ask for an orderly end."""
@@ -275,7 +278,9 @@ class Controller:
             now = time.monotonic()
             if now >= ping_at:
                 ping_at = now + PING_S
-                self._tell_all({"kind": "ping"})
+                committed = min(self.machine.committed.values(), default=self.resume)
+                self._tell_all({"kind": "ping", "committed": committed})
+                self.host.call(lambda epoch=committed: self.host.committed(epoch))
                 self._look_after(now)
             if now >= progress_at:
                 progress_at = now + self.settings.s("progressInterval")

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark import InheritableThread
 from pyspark.errors import PySparkException
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["HostJob", "check_session", "hosts_that_fit"]
+__all__ = ["HostJob", "Job", "check_session", "hosts_that_fit"]
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +91,13 @@ def hosts_that_fit(context: SparkContext, wanted: int | None, useful: int) -> in
             free=free,
         )
     return wanted
+
+
+class Job(Protocol):
+    """What runs a host somewhere, and says when it has ended."""
+
+    def start(self) -> None:
+        """Let the host run; returns at once."""
 
 
 class HostJob:

@@ -10,7 +10,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.core.machine.controller import Phase
 from penstock.engine.settings import RunSettings
@@ -48,6 +48,8 @@ class FlowListener:
 class FlowQuery:
     """A flow that was started."""
 
+    _controller_type: ClassVar[type[Controller]] = Controller
+
     def __init__(
         self,
         spark: SparkSession,
@@ -71,7 +73,7 @@ class FlowQuery:
         self._ended = threading.Event()
         self._error: PenstockError | None = None
         self._running = threading.Event()
-        self._controller = Controller(
+        self._controller = self._controller_type(
             spark,
             plan,
             settings,

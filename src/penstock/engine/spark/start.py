@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["start"]
+__all__ = ["prepare_run", "start"]
 
 log = logging.getLogger(__name__)
 
@@ -57,13 +57,13 @@ def start(flow: Flow, spark: SparkSession, **options: Any) -> FlowQuery:
     """
     settings = RunSettings.checked(options)
     context = check_session(spark)
-    hosts, plan = _plan(flow, context, settings)
-    _check_shippable(plan)
-    _check_connectors(plan)
     store = None
     if settings.checkpointLocation is not None:
         store = FlowStore(settings.checkpointLocation)
     try:
+        hosts, plan = _plan(flow, context, settings, store)
+        _check_shippable(plan)
+        _check_connectors(plan)
         resume, base, flow_id = _resume_point(flow, plan, store)
     except BaseException:
         if store is not None:
@@ -73,26 +73,25 @@ def start(flow: Flow, spark: SparkSession, **options: Any) -> FlowQuery:
         for stage in chain.stages:
             if isinstance(stage.operator, Sink):
                 stage.operator.prepare()
-    query = FlowQuery(
-        spark, flow, plan, settings, hosts, store, resume, base, flow_id, _address(context)
-    )
-    query._start()
-    return query
+    return store, resume, base, flow_id
 
 
-def _plan(flow: Flow, context: SparkContext, settings: RunSettings) -> tuple[int, PhysicalPlan]:
+def _plan(
+    flow: Flow, context: SparkContext, settings: RunSettings, store: FlowStore | None
+) -> tuple[int, PhysicalPlan]:
     """How many hosts, and the plan for them."""
+    recorded = {} if store is None else store.recorded_shards()
     if settings.hosts is None and settings.parallelism is None:
         fit = hosts_that_fit(context, None, useful=1 << 30)
-        plan = physical_plan(flow, max(1, min(fit, 8)))
+        plan = physical_plan(flow, max(1, min(fit, 8)), recorded)
         nodes = sum(chain.shards for chain in plan.chains if not chain.on_driver)
         return max(1, min(fit, nodes)), plan
     if settings.hosts is None:
-        plan = physical_plan(flow, settings.parallelism or 1)
+        plan = physical_plan(flow, settings.parallelism or 1, recorded)
         nodes = sum(chain.shards for chain in plan.chains if not chain.on_driver)
         return hosts_that_fit(context, None, useful=max(1, nodes)), plan
     hosts = hosts_that_fit(context, settings.hosts, useful=settings.hosts)
-    return hosts, physical_plan(flow, settings.parallelism or hosts)
+    return hosts, physical_plan(flow, settings.parallelism or hosts, recorded)
 
 
 def _check_shippable(plan: PhysicalPlan) -> None:
