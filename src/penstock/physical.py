@@ -9,7 +9,7 @@ it needs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -196,14 +196,19 @@ class PhysicalPlan:
         return None
 
 
-def physical_plan(flow: Flow, parallelism: int) -> PhysicalPlan:
-    """Plan a flow for about ``parallelism`` shards per chain."""
+def physical_plan(
+    flow: Flow, parallelism: int, recorded: Mapping[str, int] | None = None
+) -> PhysicalPlan:
+    """Plan a flow for about ``parallelism`` shards per chain.
+
+    ``recorded`` are the shards that sources had in an earlier run, whose positions are kept.
+    """
     if not flow.stages:
         raise GraphError(f"flow {flow.name!r} is empty: add a source, such as flow.generate(...)")
     stages = _with_combiners(flow.stages)
     _check(flow, stages)
     heads = _fuse(stages)
-    return _lay_out(flow, stages, heads, parallelism)
+    return _lay_out(flow, stages, heads, parallelism, recorded or {})
 
 
 def _readers(stages: Sequence[Stage]) -> dict[tuple[Stage, int], list[Stage]]:
@@ -317,7 +322,11 @@ def _on_driver(stage: Stage) -> bool:
 
 
 def _lay_out(
-    flow: Flow, stages: Sequence[Stage], heads: dict[Stage, Stage], parallelism: int
+    flow: Flow,
+    stages: Sequence[Stage],
+    heads: dict[Stage, Stage],
+    parallelism: int,
+    recorded: Mapping[str, int],
 ) -> PhysicalPlan:
     members: dict[Stage, list[Stage]] = {}
     for stage in stages:
@@ -327,7 +336,7 @@ def _lay_out(
     where: dict[Stage, tuple[int, int]] = {}
     next_node = 0
     for head, run in members.items():
-        shards = _shards(head, parallelism, chains, where)
+        shards = recorded.get(head.name) or _shards(head, parallelism, chains, where)
         named = [stage.name for stage in run if stage.named]
         index = len(chains)
         for position, stage in enumerate(run):

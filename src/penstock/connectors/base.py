@@ -13,8 +13,9 @@ restart by being named by the epoch: publishing an epoch twice changes nothing.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -46,6 +47,9 @@ class SourceContext:
 class Reader(ABC):
     """One shard of a source, open in a host; used by one thread."""
 
+    counters: Mapping[str, int] = MappingProxyType({})
+    """Figures of its own that the flow's progress shows, such as ``files_read``."""
+
     @abstractmethod
     def read(self, rows_max: int, now_us: int, until: Position = None) -> pa.RecordBatch | None:
         """The next rows, at most ``rows_max``, or None when there are none right now.
@@ -71,7 +75,10 @@ class Reader(ABC):
         """How long to wait before asking again after ``read`` gave None."""
         return 0.01
 
-    def close(self) -> None:
+    def release(self, position: Position) -> None:  # noqa: B027
+        """Everything before a position has reached all sinks: it will not be read again."""
+
+    def close(self) -> None:  # noqa: B027
         """Release what was opened."""
 
 

@@ -215,6 +215,9 @@ class MemoryReader(Reader):
     def wait_s(self, now_us: int) -> float:
         return 0.002 if self._source.on_push is None else 0.1
 
+    def release(self, position: Position) -> None:
+        self._source.truncate(position)
+
     def close(self) -> None:
         if not self._closed:
             self._closed = True

@@ -222,6 +222,12 @@ class Host:
         """Let the sources read; called in the loop's thread."""
         self._flowing = True
 
+    def committed(self, epoch: int) -> None:
+        """Every sink has the epochs up to this one; called in the loop's thread."""
+        for runner in self._sources:
+            if runner.source is not None:
+                runner.source.committed(epoch)
+
     def stop_sources(self) -> None:
         """Let the sources end their streams; called in the loop's thread."""
         for runner in self._sources:

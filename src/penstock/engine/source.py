@@ -24,6 +24,8 @@ from penstock.errors import PenstockError, SourceError
 __all__ = ["SourceDriver", "SourceRecord"]
 
 ROWS_MAX = 65_536
+LOG_BYTES_MAX = 1 << 20
+"""A log of boundaries is cut back when it is longer than this."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,11 @@ class SourceRecord:
 
 class RecordLog(Protocol):
     """Where the records go; ``append`` returns when the record is durable."""
+
+    size_bytes: int
+
+    def compact(self, after_epoch: int | None) -> None:
+        """Put one record in the place of those up to an epoch."""
 
     def append(self, record: dict[str, Any]) -> None:
         """Make a record durable."""
@@ -63,6 +70,7 @@ class SourceDriver:
     batches: int = 0
     ended: bool = False
     _epoch: int = -1
+    _cuts: deque[tuple[int, Any]] = field(default_factory=deque)
     _recorded: Any = None
     _grid_point: int | None = None
     _stopping: bool = False
@@ -80,6 +88,16 @@ class SourceDriver:
     def stop(self) -> None:
         """End the current epoch with the next step, and then the stream."""
         self._stopping = True
+
+    def committed(self, epoch: int) -> None:
+        """Every epoch up to this one has reached all sinks: forget what replay cannot need."""
+        position = None
+        while self._cuts and self._cuts[0][0] <= epoch:
+            position = self._cuts.popleft()[1]
+        if position is not None and not self.ended:
+            self.reader.release(position)
+        if self.log is not None and self.log.size_bytes > LOG_BYTES_MAX:
+            self.log.compact(epoch)
 
     def wait_s(self) -> float:
         """How long the driver has nothing to do."""
@@ -167,6 +185,8 @@ class SourceDriver:
                 self.log.append(
                     {"epoch": self._epoch, "position": position, "journal": journal}
                 )
+        if position != self._recorded:
+            self._cuts.append((self._epoch, position))
         self._recorded = position
         if self.grid_us is not None and (seen := self.chain.seen_us()) is not None:
             self._grid_point = seen // self.grid_us

@@ -101,6 +101,15 @@ class FlowStore:
             write_durably(self.path / "metadata.json", json.dumps(metadata, indent=1).encode())
         return self.id
 
+    def recorded_shards(self) -> dict[str, int]:
+        """How many shards each source had when the flow first ran with this store."""
+        kept = self._metadata() or {"stages": {}}
+        return {
+            stage: record["shards"]
+            for stage, record in kept["stages"].items()
+            if record["kind"] == "source"
+        }
+
     def boundaries(self, source_name: str, shard: int) -> BoundaryLog:
         """The log of one shard of a source; hosts open the same by path."""
         return BoundaryLog(self.path, source_name, shard)

@@ -124,6 +124,8 @@ class _HostProcess:
             self.host.call(self.host.start_sources)
         elif kind == "stop_sources":
             self.host.call(self.host.stop_sources)
+        elif kind == "ping":
+            self.host.call(lambda: self.host.committed(body["committed"]))
         elif kind == "frontier":
             self.host.call(lambda: take_frontier(self.host, self.task.tracking, body))
         elif kind == "sever":
@@ -272,8 +274,16 @@ def node_figures(runner: NodeRunner) -> dict[str, Any]:
         "latency_us": runner.latency_us,
         "watermark_us": runner.chain.watermark_us,
         "counters_of_loops": list(runner.chain.now.counters),
-        "counters": dict(runner.chain.counters),
+        "counters": _counters(runner),
     }
+
+
+def _counters(runner: NodeRunner) -> dict[str, int]:
+    counters = dict(runner.chain.counters)
+    if runner.source is not None:
+        for name, value in runner.source.reader.counters.items():
+            counters[f"{runner.source.stage}.{name}"] = value
+    return counters
 
 
 def prepare_process() -> None:

@@ -57,23 +57,48 @@ def start(flow: Flow, spark: SparkSession, **options: Any) -> FlowQuery:
     """
     settings = RunSettings.checked(options)
     context = check_session(spark)
-    store = None
-    if settings.checkpointLocation is not None:
-        store = FlowStore(settings.checkpointLocation)
+    store = _open_store(settings)
     try:
         hosts, plan = _plan(flow, context, settings, store)
         _check_shippable(plan)
-        _check_connectors(plan)
-        resume, base, flow_id = _resume_point(flow, plan, store)
+        store, resume, base, flow_id = prepare_run(flow, plan, settings, store)
     except BaseException:
         if store is not None:
             store.close()
         raise
-    for chain in plan.chains:
-        for stage in chain.stages:
-            if isinstance(stage.operator, Sink):
-                stage.operator.prepare()
+    query = FlowQuery(
+        spark, flow, plan, settings, hosts, store, resume, base, flow_id, _address(context)
+    )
+    query._start()
+    return query
+
+
+def prepare_run(
+    flow: Flow, plan: PhysicalPlan, settings: RunSettings, store: FlowStore | None = None
+) -> tuple[FlowStore | None, int, int, str | None]:
+    """Check the connectors, take the store, and find where to go on.
+
+    Gives the store, the last epoch that every sink has, the first free epoch, and the flow's id.
+    """
+    _check_connectors(plan)
+    store = store or _open_store(settings)
+    try:
+        resume, base, flow_id = _resume_point(flow, plan, store)
+        for chain in plan.chains:
+            for stage in chain.stages:
+                if isinstance(stage.operator, Sink):
+                    stage.operator.prepare()
+    except BaseException:
+        if store is not None:
+            store.close()
+        raise
     return store, resume, base, flow_id
+
+
+def _open_store(settings: RunSettings) -> FlowStore | None:
+    if settings.checkpointLocation is None:
+        return None
+    return FlowStore(settings.checkpointLocation)
 
 
 def _plan(
