@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -96,8 +97,10 @@ class DriverScript:
         traceback: TracebackType | None,
     ) -> None:
         self.descendants()
-        for process in [psutil.Process(self.process.pid), *self._below.values()]:
-            if _is_alive(process):
+        if self.process.poll() is None:
+            self.process.kill()
+        for process in alive(self._below.values()):
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
         self.process.wait(10)
         self._reader.join(10)
@@ -127,11 +130,9 @@ class DriverScript:
 
     def descendants(self) -> Sequence[psutil.Process]:
         """Every process ever seen below the script."""
-        try:
+        with suppress(psutil.NoSuchProcess):
             for process in psutil.Process(self.process.pid).children(recursive=True):
                 self._below[process.pid] = process
-        except psutil.NoSuchProcess:
-            pass
         return list(self._below.values())
 
     def _read(self) -> None:
