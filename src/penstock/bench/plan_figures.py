@@ -24,6 +24,9 @@ _LABEL = {
     "exact": "exact",
     "relaxed": "relaxed",
     "nsegments_grid": "NSegments (grid)",
+    "nsegments": "NSegments",
+    "exact_where_nsegments": "exact",
+    "dp_where_nsegments_grid": "FastRecover (dp)",
     "1segment": "1Segment",
 }
 _COMPARED = {
@@ -99,22 +102,25 @@ def _series(points: list[dict[str, Any]], method: str, key: str) -> tuple[list[f
 def _compare(axes: Any, points: list[dict[str, Any]], label: str) -> None:
     left, right = axes
     for method, style in (
-        ("dp", "o-"),
-        ("exact", "s--"),
-        ("relaxed", "^:"),
-        ("nsegments_grid", "d-"),
+        ("exact_where_nsegments", "s--"),
+        ("nsegments", "d-"),
+        ("dp_where_nsegments_grid", "o:"),
+        ("nsegments_grid", "v:"),
     ):
         left.plot(*_series(points, method, "mean"), style, ms=4, label=_LABEL[method])
-    for method, style in (("dp", "o-"), ("exact", "s--"), ("1segment", "d-")):
+    for method, style in (("dp", "o-"), ("exact", "s--"), ("relaxed", "^:"), ("1segment", "d-")):
         right.plot(*_series(points, method, "mean"), style, ms=4, label=_LABEL[method])
+    right.set_yscale("log")
+    left.set_ylim(bottom=0)
     share = left.twinx()
     share.plot(*_series(points, "nsegments_grid", "infeasible_percent"), "x-", color="0.6", ms=4)
-    share.set_ylabel("NSegments infeasible (%)", color="0.4", fontsize=8)
+    share.set_ylabel("NSegments (grid) infeasible (%)", color="0.4", fontsize=8)
     share.set_ylim(0, 105)
+    left.set_title("where NSegments is feasible", fontsize=8)
+    right.set_title("all topologies", fontsize=8)
     for place in axes:
         place.set_xlabel(label, fontsize=8)
         place.set_ylabel("expected recovery time", fontsize=8)
-        place.set_ylim(bottom=0)
         place.legend(fontsize=7)
         if label.startswith("cost"):
             place.set_xscale("log")

@@ -38,8 +38,9 @@ __all__ = [
     "segments",
 ]
 
-# Frequencies leave this share of the budget unspent, so that rounding never overdraws it.
-_SLACK = 1e-14
+# Frequencies leave this share of the budget per operator unspent, so that rounding never overdraws
+# it.
+_SLACK = 4e-16
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,8 @@ def best_configuration(
         return None
     total = sum(part.weight for part in parts)
     room = max_overhead - sum(part.log for part in parts)
-    room = max(room - _SLACK * max_overhead, 0.5 * room)
+    reserve = _SLACK * (len(topology) + 16) * max_overhead
+    room = max(room - reserve, 0.5 * room)
     frequency = [0.0] * len(topology)
     for part in parts:
         if part.state == 0.0:
