@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from penstock.cli import plan as plan_command
+from penstock.cli.bench import bench_app
 from penstock.cli.output import print_json, set_up_logging
 
 __all__ = ["app"]
@@ -19,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("plan")(plan_command.plan)
+app.add_typer(bench_app, name="bench")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Master = Annotated[
@@ -28,14 +30,8 @@ Hosts = Annotated[int, typer.Option(min=1, help="How many hosts (Spark tasks) ru
 Verbose = Annotated[bool, typer.Option("--verbose", help="Say more on standard error.")]
 
 
-class Demo(str, Enum):
+class Demo(StrEnum):
     """The demos."""
-
-    ysb = "ysb"
-
-
-class Bench(str, Enum):
-    """The benchmarks."""
 
     ysb = "ysb"
 
@@ -107,25 +103,3 @@ def run(
 
     set_up_logging(verbose)
     run_target(target, set_ or [], seconds, master, json)
-
-
-@app.command()
-def bench(
-    name: Annotated[Bench, typer.Argument(help="Which benchmark.")] = Bench.ysb,
-    seconds: Annotated[float, typer.Option(min=5, help="How long each rate is held.")] = 30,
-    json: Json = False,
-    verbose: Verbose = False,
-) -> None:
-    """Measure: throughput that is held, and response times, with every result checked.
-
-    ysb: the highest rate held, and end of window to result at 200 k, 1 M and 4 M events/s.
-    """
-    from penstock.bench.ysb import bench_ysb
-    from penstock.cli.output import print_table
-
-    set_up_logging(verbose)
-    result = bench_ysb(seconds)
-    if json:
-        print_json(result)
-    else:
-        print_table("Yahoo! Streaming Benchmark", result)

@@ -1,0 +1,69 @@
+"""``penstock bench``: one command per benchmark; each prints figures that it has measured."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from penstock.cli import bench_plan
+from penstock.cli.output import print_json, print_table, set_up_logging
+
+__all__ = ["bench_app"]
+
+bench_app = typer.Typer(help="Measure, with every result checked.", no_args_is_help=True)
+bench_app.command("plan")(bench_plan.bench_plan)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Say more on standard error.")]
+
+
+def _show(title: str, result: dict[str, Any], json: bool) -> None:
+    if json:
+        print_json(result)
+    else:
+        print_table(title, result)
+
+
+@bench_app.command()
+def ysb(
+    seconds: Annotated[float, typer.Option(min=5, help="How long each rate is held.")] = 30,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """The Yahoo! Streaming Benchmark: the highest rate held, and response times.
+
+    Response is from the end of a window to its result outside the hosts, at 200 k, 1 M and 4 M
+    events/s.
+    """
+    from penstock.bench.ysb import bench_ysb
+
+    set_up_logging(verbose)
+    _show("Yahoo! Streaming Benchmark", bench_ysb(seconds), json)
+
+
+@bench_app.command()
+def barrier(
+    rounds: Annotated[int, typer.Option(min=100, help="How many rounds.")] = 3000,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """A round of global coordination: every node waits for everybody's notification."""
+    from penstock.bench.barrier import bench_barrier
+
+    set_up_logging(verbose)
+    _show("Barrier", bench_barrier(rounds), json)
+
+
+@bench_app.command()
+def progress(
+    events: Annotated[int, typer.Option(min=1_000_000, help="Events per run.")] = 150_000_000,
+    pairs: Annotated[int, typer.Option(min=1, help="Runs of each kind, in turn.")] = 3,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """What tracked progress costs: throughput against the same flow with marks in band."""
+    from penstock.bench.progress import bench_progress
+
+    set_up_logging(verbose)
+    _show("Progress tracking", bench_progress(events, pairs), json)
