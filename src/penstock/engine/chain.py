@@ -165,7 +165,8 @@ class _StageRunner:
 
     def __init__(self, chain: ChainRunner, position: int, place: Place, operator: Any) -> None:
         self.place = place
-        self.vertex: Vertex = operator.vertex()
+        self._chain = chain
+        self.guard(self._make, operator)
         self.inner: dict[int, _StageRunner] = {}
         self.outer: dict[int, list[tuple[Link, _Splitter]]] = {}
         self.watermarks = _Watermarks()
@@ -174,7 +175,9 @@ class _StageRunner:
             self.watermarks_out = _Watermarks()
         self.position = position
         self.asked: dict[Time, None] = {}
-        self._chain = chain
+
+    def _make(self, operator: Any) -> None:
+        self.vertex: Vertex = operator.vertex()
 
     def follow(self, parent: _StageRunner) -> None:
         """Take over the watermark of the stage that feeds this one."""
@@ -189,7 +192,11 @@ class _StageRunner:
             raise self._error(f"it sent rows at {time} while working on {self._chain.now}")
         inner = self.inner.get(port)
         if inner is not None:
-            inner.guard(inner.vertex.onRecv, 0, batch, time)
+            before, self._chain.now = self._chain.now, time
+            try:
+                inner.guard(inner.vertex.onRecv, 0, batch, time)
+            finally:
+                self._chain.now = before
         for link, splitter in self.outer.get(port, ()):
             at = link.shifted(time) if link.shifts else time
             if at is not None:

@@ -15,6 +15,7 @@ import logging
 import queue
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ from penstock.engine.chain import ChainRunner
 from penstock.engine.clock import now_us
 from penstock.engine.source import SourceDriver
 from penstock.engine.transport import Transport
-from penstock.errors import PenstockError
+from penstock.errors import InvariantError, PenstockError
 from penstock.physical import PhysicalPlan
 from penstock.wire.frames import read_batch
 
@@ -246,7 +247,10 @@ class Host:
             self.on_failure(error)
         except Exception as error:
             log.exception("host %d: the loop failed", self.number)
-            self.failed = PenstockError(f"host {self.number}: {type(error).__name__}: {error}")
+            self.failed = InvariantError(
+                f"host {self.number}: {type(error).__name__}: {error}",
+                traceback=traceback.format_exc(),
+            )
             self.on_failure(self.failed)
         finally:
             self._close()

@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from penstock.connectors.base import SourceContext
+from penstock.connectors.base import Reader, Source, SourceContext
 from penstock.core.progress.deltas import decode_changes
 from penstock.core.progress.exchange import Broadcast, LocalProgress
 from penstock.engine.clock import EpochClock
@@ -32,7 +33,7 @@ from penstock.engine.host import Host, NodeRunner
 from penstock.engine.source import SourceDriver, SourceRecord
 from penstock.engine.store import BoundaryLog, Resume
 from penstock.engine.transport import Transport
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SourceError
 from penstock.operators.base import SourceOperator
 from penstock.physical import PhysicalPlan
 from penstock.tracking import TrackingPlan
@@ -247,7 +248,7 @@ def _source_factory(
         return SourceDriver(
             stage.name,
             plan.node_name(node),
-            operator.source.open(context),
+            opened(operator.source, context, stage.name, plan.node_name(node)),
             chain_runner,
             clock,
             cut,
@@ -258,6 +259,23 @@ def _source_factory(
         )
 
     return make
+
+
+def opened(source: Source, context: SourceContext, stage: str, node: str) -> Reader:
+    """A source's reader; an error names the source and the node."""
+    try:
+        return source.open(context)
+    except PenstockError as error:
+        error.parameters.setdefault("stage", stage)
+        error.parameters.setdefault("node", node)
+        raise
+    except Exception as error:
+        raise SourceError(
+            f"source {stage!r}, node {node}: {type(error).__name__}: {error}",
+            stage=stage,
+            node=node,
+            traceback=traceback.format_exc(),
+        ) from error
 
 
 def node_figures(runner: NodeRunner) -> dict[str, Any]:
