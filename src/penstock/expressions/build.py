@@ -273,11 +273,12 @@ class Builder:
         names = {"LEADING": "ltrim", "TRAILING": "rtrim"}
         name = names.get((tree.args.get("position") or "BOTH").upper(), "trim")
         characters = tree.args.get("expression")
-        parts = [tree.this] if characters is None else [characters, tree.this]
-        return functions.build_call(self, name, parts, tree)
+        if characters is None:
+            return functions.build_call(self, name, [tree.this], tree)
+        return functions.build_call(self, f"{name} from", [tree.this, characters], tree)
 
     def _extract(self, tree: Any) -> Node:
-        return functions.build_call(self, f"extract_{tree.name.lower()}", [tree.expression], tree)
+        return functions.build_call(self, f"extract {tree.name.lower()}", [tree.expression], tree)
 
 
 def _kind_of(tree: Any) -> str:

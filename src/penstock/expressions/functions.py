@@ -68,7 +68,7 @@ def build_call(builder: Builder, name: str, trees: list[Any], tree: Any) -> Node
 
 
 def _listed() -> list[str]:
-    return sorted(name for name in FUNCTIONS if not name.startswith("extract_"))
+    return sorted(name for name in FUNCTIONS if " " not in name)
 
 
 def _coalesce(call: Call) -> Node:

@@ -41,13 +41,13 @@ def _length(call: Call) -> Node:
     return coerced(length, pa.int32())
 
 
-def _trim(kernel: Callable[..., Any]) -> Build:
-    """TRIM(s), or with two arguments Spark's ``trim(characters, s)``; blanks are spaces only."""
+def _trim(kernel: Callable[..., Any], most: int = 1) -> Build:
+    """Without blanks (spaces only) at the ends, or without the given characters."""
 
     def build(call: Call) -> Node:
-        call.arity(1, 2)
-        text = call.string(len(call.args) - 1)
-        characters = call.constant_string(0) if len(call.args) == 2 else " "
+        call.arity(1, most)
+        text = call.string(0)
+        characters = call.constant_string(1) if len(call.args) == 2 else " "
         return strict(kernel, [text], text.type, characters=characters)
 
     return build
@@ -208,9 +208,13 @@ FUNCTIONS: dict[str, Build] = {
     "lcase": _map(pc.utf8_lower),
     "reverse": _map(pc.utf8_reverse),
     "trim": _trim(pc.utf8_trim),
-    "btrim": _trim(pc.utf8_trim),
+    "btrim": _trim(pc.utf8_trim, 2),
     "ltrim": _trim(pc.utf8_ltrim),
     "rtrim": _trim(pc.utf8_rtrim),
+    # TRIM(BOTH x FROM s): names with a blank cannot be written as calls.
+    "trim from": _trim(pc.utf8_trim, 2),
+    "ltrim from": _trim(pc.utf8_ltrim, 2),
+    "rtrim from": _trim(pc.utf8_rtrim, 2),
     "length": _length,
     "len": _length,
     "char_length": _length,

@@ -43,7 +43,8 @@ TIME = (
 
 def to_integer(values: Any, target: pa.DataType, attempt: bool = False) -> Any:
     """Decimal digits with an optional sign, blanks around them ignored."""
-    if not pc.any(pc.match_substring(values, "x", ignore_case=True)).as_py():
+    # Arrow reads hexadecimal numbers too, SQL does not.
+    if not any(pc.any(pc.match_substring(values, sign)).as_py() for sign in ("0x", "0X")):
         try:
             return pc.cast(values, target)
         except pa.ArrowInvalid:

@@ -264,10 +264,10 @@ FUNCTIONS: dict[str, Build] = {
     "datediff": _date_diff,
     "date_diff": _date_diff,
     "unix_date": _epoch_day,
-    "extract_second": _second_fraction,
+    "extract second": _second_fraction,
 }
 for _name in ("year", "quarter", "month", "day", "hour", "minute"):
-    FUNCTIONS[f"extract_{_name}"] = FUNCTIONS[_name]
-FUNCTIONS["extract_week"] = FUNCTIONS["weekofyear"]
-FUNCTIONS["extract_doy"] = FUNCTIONS["dayofyear"]
-FUNCTIONS["extract_dow"] = FUNCTIONS["extract_dayofweek"] = FUNCTIONS["dayofweek"]
+    FUNCTIONS[f"extract {_name}"] = FUNCTIONS[_name]
+FUNCTIONS["extract week"] = FUNCTIONS["weekofyear"]
+FUNCTIONS["extract doy"] = FUNCTIONS["dayofyear"]
+FUNCTIONS["extract dow"] = FUNCTIONS["extract dayofweek"] = FUNCTIONS["dayofweek"]

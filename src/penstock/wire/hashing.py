@@ -50,12 +50,14 @@ def is_hashable(kind: pa.DataType) -> bool:
 
 
 def shard_of(batch: pa.RecordBatch, columns: tuple[str, ...], shards: int) -> npt.NDArray[Any]:
-    """The shard, from 0 to ``shards - 1``, of every row.
+    """The shard, from 0 to ``shards - 1``, of every row; without columns all rows are in shard 0.
 
     >>> batch = pa.record_batch({"k": ["a", "b", None, "a"]})
     >>> shard_of(batch, ("k",), 4).tolist()
     [2, 2, 1, 2]
     """
+    if not columns:
+        return np.zeros(batch.num_rows, np.int64)
     hashes = hash_column(batch.column(columns[0]))
     for name in columns[1:]:
         hashes = combine_hashes(hashes, hash_column(batch.column(name)))

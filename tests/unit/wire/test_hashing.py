@@ -226,6 +226,10 @@ def test_rows_of_one_shard_are_not_copied() -> None:
     assert sum(part is None for part in parts) == 7
 
 
+def test_without_key_columns_all_rows_are_in_one_shard() -> None:
+    assert split_by_shard(one(pa.array([1, 2])), (), 2)[1] is None
+
+
 def test_an_empty_batch_has_no_parts() -> None:
     assert split_by_shard(one(pa.array([], pa.string())), ("k",), 4) == [None] * 4
 
