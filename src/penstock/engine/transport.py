@@ -158,10 +158,14 @@ class Transport:
         channel = self._outgoing.get(peer)
         return channel is not None and channel.sever()
 
-    def drain(self, timeout_s: float) -> bool:
-        """Wait until everything sent has been acknowledged, for a bounded time."""
+    def drain(self, timeout_s: float, peer: int | None = None) -> bool:
+        """Wait until everything sent (to a peer) has been acknowledged, for a bounded time."""
         deadline = time.monotonic() + timeout_s
-        while any(channel.sender.kept for channel in list(self._outgoing.values())):
+        while any(
+            channel.sender.kept
+            for channel in list(self._outgoing.values())
+            if peer is None or channel.peer == peer
+        ):
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.002)

@@ -31,7 +31,7 @@ from typing import Any, ClassVar
 
 from penstock.engine.settings import RunSettings
 from penstock.engine.spark.controller import Controller
-from penstock.engine.spark.host_task import BEAT_S, GRACE_S, HostTask, _HostProcess
+from penstock.engine.spark.host_task import BEAT_S, DRIVER, GRACE_S, HostTask, _HostProcess
 from penstock.engine.spark.launch import Job
 from penstock.engine.spark.query import FlowQuery
 from penstock.engine.spark.start import prepare_run
@@ -77,13 +77,13 @@ class _LocalHost(_HostProcess):
 
     def run(self) -> None:
         transport = self.host.transport
-        transport.connect(0, self.task.driver)
+        transport.connect(DRIVER, self.task.driver)
         self._tell({"kind": "registered", "address": transport.address, "pid": None})
         beat = threading.Thread(target=self._keep_lease, name="penstock-beat", daemon=True)
         beat.start()
         try:
             self.host.run()
-            transport.drain(GRACE_S)
+            transport.drain(GRACE_S, DRIVER)
         finally:
             transport.close()
             beat.join()

@@ -107,7 +107,7 @@ class _HostProcess:
         threading.Thread(target=self._keep_lease, name="penstock-lease", daemon=True).start()
         try:
             self.host.run()
-            transport.drain(GRACE_S)
+            transport.drain(GRACE_S, DRIVER)  # other hosts may be gone already
         finally:
             transport.close()
 
