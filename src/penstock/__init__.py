@@ -3,12 +3,36 @@
 from __future__ import annotations
 
 from importlib.metadata import version as _version
+from typing import TYPE_CHECKING, Any
 
 from penstock import errors, functions
 from penstock.core.time import Time
-from penstock.flow import Flow, GroupedStream, Stream
+from penstock.flow import Flow, GroupedStream, Loop, Stream
 from penstock.vertex import Vertex
 
-__all__ = ["Flow", "GroupedStream", "Stream", "Time", "Vertex", "errors", "functions"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "Flow",
+    "GroupedStream",
+    "Loop",
+    "Stream",
+    "Time",
+    "Vertex",
+    "errors",
+    "functions",
+    "localSession",
+]
 
 __version__ = _version("penstock")
+
+
+def localSession(appName: str = "penstock", hosts: int | None = None, **options: Any) -> SparkSession:
+    """A local SparkSession with settings that suit flows: task slots for ``hosts``, quick restarts.
+
+    ``options``: ``master`` for another master, ``conf`` for Spark settings that win over these.
+    """
+    from penstock.engine.spark.session import local_session
+
+    return local_session(appName, hosts, **options)
