@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import DataError, SchemaError
 from penstock.expressions.arrow import ArrowNode
-from penstock.expressions.build import Builder
 from penstock.expressions.ddl import parse_type
 from penstock.expressions.nodes import Node, as_array
-from penstock.expressions.parse import Source, expression_and_name, parse_sql
 from penstock.expressions.python import FunctionNode
+
+if TYPE_CHECKING:
+    from penstock.expressions.build import Builder
 
 __all__ = ["Compiled", "compile_expression", "describe_expression"]
 
@@ -119,6 +120,10 @@ def describe_expression(expr: Any) -> str:
 
 
 def _compile_sql(sql: str, schema: pa.Schema, target: pa.DataType | None, what: str) -> Compiled:
+    # Imported here because of sqlglot: hosts evaluate and never parse, and start 0.1 s sooner.
+    from penstock.expressions.build import Builder
+    from penstock.expressions.parse import Source, expression_and_name, parse_sql
+
     source = Source(what, sql)
     tree, name = expression_and_name(parse_sql(source))
     builder = Builder(schema, source)

@@ -1,38 +1,37 @@
-"""Spark's DDL strings: ``"id bigint, name string NOT NULL"`` to an Arrow schema."""
+"""Spark's DDL strings: ``"id bigint, name string NOT NULL"`` to an Arrow schema.
+
+sqlglot is imported only when there is a string to read: hosts get along without it.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pyarrow as pa
-import sqlglot.errors
-from sqlglot import exp
-from sqlglot.dialects.spark import Spark
 
 from penstock.errors import SchemaError
 
 __all__ = ["parse_schema", "parse_type", "type_of"]
 
-_KIND = exp.DataType.Type
-_SIMPLE: dict[Any, pa.DataType] = {
-    _KIND.BOOLEAN: pa.bool_(),
-    _KIND.TINYINT: pa.int8(),
-    _KIND.SMALLINT: pa.int16(),
-    _KIND.INT: pa.int32(),
-    _KIND.BIGINT: pa.int64(),
-    _KIND.FLOAT: pa.float32(),
-    _KIND.DOUBLE: pa.float64(),
-    _KIND.TEXT: pa.string(),
-    _KIND.VARCHAR: pa.string(),
-    _KIND.CHAR: pa.string(),
-    _KIND.BINARY: pa.binary(),
-    _KIND.DATE: pa.date32(),
-    _KIND.TIMESTAMP: pa.timestamp("us", "UTC"),
-    _KIND.TIMESTAMPTZ: pa.timestamp("us", "UTC"),
-    _KIND.TIMESTAMPLTZ: pa.timestamp("us", "UTC"),
-    _KIND.TIMESTAMPNTZ: pa.timestamp("us"),
-    _KIND.INTERVAL: pa.duration("us"),
-    _KIND.NULL: pa.null(),
+_SIMPLE: dict[str, pa.DataType] = {
+    "BOOLEAN": pa.bool_(),
+    "TINYINT": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "TEXT": pa.string(),
+    "VARCHAR": pa.string(),
+    "CHAR": pa.string(),
+    "BINARY": pa.binary(),
+    "DATE": pa.date32(),
+    "TIMESTAMP": pa.timestamp("us", "UTC"),
+    "TIMESTAMPTZ": pa.timestamp("us", "UTC"),
+    "TIMESTAMPLTZ": pa.timestamp("us", "UTC"),
+    "TIMESTAMPNTZ": pa.timestamp("us"),
+    "INTERVAL": pa.duration("us"),
+    "NULL": pa.null(),
 }
 
 
@@ -51,6 +50,9 @@ def parse_schema(schema: pa.Schema | str, what: str = "schema") -> pa.Schema:
             f"{what}: a schema is a pyarrow.Schema or a DDL string such as 'id bigint, name "
             f"string', got {schema!r}"
         )
+    import sqlglot.errors
+    from sqlglot import exp
+
     try:
         table = sqlglot.parse_one(f"CREATE TABLE t ({schema})", dialect="spark").this
         columns = table.expressions if isinstance(table, exp.Schema) else []
@@ -85,35 +87,39 @@ def parse_type(kind: pa.DataType | str, what: str = "type") -> pa.DataType:
 
 def type_of(tree: Any) -> pa.DataType:
     """The Arrow type of a parsed type; raises ValueError with the reason."""
+    from sqlglot import exp
+
     if not isinstance(tree, exp.DataType):
         raise ValueError(f"unknown type {tree}")
-    kind = tree.this
-    if isinstance(kind, exp.Interval):
+    if isinstance(tree.this, exp.Interval):
         return pa.duration("us")
-    if kind in (_KIND.DECIMAL, _KIND.BIGDECIMAL):
+    kind = getattr(tree.this, "name", str(tree.this))
+    if kind in ("DECIMAL", "BIGDECIMAL"):
         numbers = [int(str(part.this)) for part in tree.expressions] + [10, 0][
             len(tree.expressions) :
         ]
         if not (0 < numbers[0] <= 38 and 0 <= numbers[1] <= numbers[0]):
             raise ValueError(f"decimal({numbers[0]}, {numbers[1]}): at most 38 digits")
         return pa.decimal128(*numbers)
-    if kind == _KIND.ARRAY:
+    if kind == "ARRAY":
         return pa.list_(pa.field("element", type_of(_only(tree.expressions, "array<element>"))))
-    if kind == _KIND.MAP:
+    if kind == "MAP":
         if len(tree.expressions) != 2:
             raise ValueError("map<key, value> needs two types")
         return pa.map_(*[type_of(part) for part in tree.expressions])
-    if kind == _KIND.STRUCT:
+    if kind == "STRUCT":
         return pa.struct([_struct_field(part) for part in tree.expressions])
     if kind not in _SIMPLE:
-        raise ValueError(f"unknown type {tree.sql(dialect=Spark)}")
+        raise ValueError(f"unknown type {tree.sql(dialect='spark')}")
     return _SIMPLE[kind]
 
 
 def _field(column: Any, schema: str, what: str) -> pa.Field:
+    from sqlglot import exp
+
     if not isinstance(column, exp.ColumnDef) or column.args.get("kind") is None:
         raise SchemaError(
-            f"{what}: cannot read {column.sql(dialect=Spark)!r} in the schema {schema!r}; write "
+            f"{what}: cannot read {column.sql(dialect='spark')!r} in the schema {schema!r}; write "
             "'name type', separated by commas"
         )
     nullable = True
@@ -122,7 +128,8 @@ def _field(column: Any, schema: str, what: str) -> pa.Field:
             nullable = bool(constraint.kind.args.get("allow_null"))
         elif not isinstance(constraint.kind, exp.CommentColumnConstraint):
             raise SchemaError(
-                f"{what}: {constraint.sql(dialect=Spark)} in the schema {schema!r} is not supported"
+                f"{what}: {constraint.sql(dialect='spark')} is not supported, in the schema "
+                f"{schema!r}"
             )
     try:
         return pa.field(column.name, type_of(column.args["kind"]), nullable)
@@ -134,6 +141,8 @@ def _field(column: Any, schema: str, what: str) -> pa.Field:
 
 
 def _struct_field(part: Any) -> pa.Field:
+    from sqlglot import exp
+
     if not isinstance(part, exp.ColumnDef) or part.args.get("kind") is None:
         raise ValueError("a struct is written struct<name: type, ...>")
     return pa.field(part.name, type_of(part.args["kind"]))

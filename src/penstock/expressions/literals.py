@@ -8,7 +8,6 @@ from math import isinf
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from sqlglot import exp
 
 from penstock.expressions.nodes import Literal, Node
 
@@ -62,6 +61,8 @@ def literal(builder: Builder, tree: Any, negative: bool = False) -> Node:
 
 def interval(builder: Builder, tree: Any) -> Node:
     """``INTERVAL '5' MINUTE``, ``INTERVAL 5 MINUTES``, ``INTERVAL '1 day 2 hours'``."""
+    from sqlglot import exp
+
     value, unit, sign = tree.this, tree.args.get("unit"), 1
     if isinstance(value, exp.Neg):
         value, sign = value.this, -1

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlglot import exp
 
 from penstock.expressions.coerce import (
     coerced,
@@ -87,6 +86,8 @@ def _is_in(values: Any, options: Any, has_null: bool) -> Any:
 
 def like(builder: Builder, tree: Any) -> Node:
     """LIKE, ILIKE and RLIKE with a constant pattern."""
+    from sqlglot import exp  # not at the top: the kernels here run in hosts, which need no parser
+
     escape = "\\"
     if isinstance(tree, exp.Escape):
         escape = str(tree.expression.this)

@@ -1,5 +1,7 @@
 """What SQL means here, where Spark is not asked: names, types, units, laziness, shipping."""
 
+import subprocess
+import sys
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -285,6 +287,25 @@ def test_compiled_expressions_can_be_shipped(sql: str) -> None:
     shipped = cloudpickle.loads(cloudpickle.dumps(compiled))
     assert shipped.evaluate(batch).equals(compiled.evaluate(batch))
     assert shipped.type == compiled.type
+
+
+def test_hosts_evaluate_without_a_parser() -> None:
+    schema = pa.schema({"s": pa.string(), "n": pa.int64(), "t": pa.timestamp("us")})
+    expressions = [
+        "s LIKE 'a_%'",
+        "s IN ('a', 'b')",
+        "CAST(s AS INT)",
+        "t + INTERVAL 1 DAY",
+        "n % 2",
+    ]
+    shipped = cloudpickle.dumps([compile_expression(sql, schema) for sql in expressions])
+    script = (
+        "import pickle, sys\n"
+        "for compiled in pickle.loads(sys.stdin.buffer.read()): compiled.evaluate\n"
+        "import penstock\n"
+        "assert 'sqlglot' not in sys.modules, 'sqlglot was imported'"
+    )
+    subprocess.run([sys.executable, "-c", script], input=shipped, check=True, timeout=60)
 
 
 def test_slices_of_batches_are_evaluated_in_place() -> None:
