@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.connectors.base import Position, Reader, Source, SourceContext
 from penstock.connectors.driver import DriverSink
-from penstock.errors import SchemaError, SourceError
+from penstock.errors import SchemaError, SettingsError, SourceError
 
 __all__ = ["MemorySink", "MemorySource", "Rows"]
 
@@ -37,12 +37,15 @@ class MemorySource(Source):
         self,
         schema: pa.Schema,
         *,
+        manual_epochs: bool = False,
         rows_max: int = UNREAD_ROWS_MAX,
         bytes_max: int = UNREAD_BYTES_MAX,
     ) -> None:
         if not isinstance(schema, pa.Schema):
             raise SchemaError(f"memory: expected a pyarrow schema, got {type(schema).__name__}")
         self.schema = schema
+        self.manual_epochs = manual_epochs
+        """Whether epochs end where ``close_epoch`` says, and nowhere else."""
         self.on_push: Callable[[], None] | None = None
         """Called after every push and after close, from the pushing thread."""
         self._rows_max = rows_max
@@ -55,6 +58,7 @@ class MemorySource(Source):
         self._read_to = 0
         self._unread_bytes = 0
         self._closed = False
+        self._ends: list[int] = []
         self._failure: BaseException | None = None
         self._readers = 0
         self._opened = False
@@ -89,12 +93,33 @@ class MemorySource(Source):
             self._changed.notify_all()
         self._wake()
 
+    def close_epoch(self) -> None:
+        """End the current epoch after the rows pushed so far."""
+        if not self.manual_epochs:
+            raise SettingsError(
+                "closeEpoch: the epochs of this stream end by the clock; make the stream with "
+                "flow.memory(schema, manualEpochs=True) to end them yourself"
+            )
+        with self._changed:
+            self._ends.append(self._end)
+        self._wake()
+
     def close(self) -> None:
         """Say that no more rows will be pushed; the flow ends when it has used up what there is."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         self._wake()
+
+    @property
+    def end(self) -> int:
+        """How many rows were pushed so far."""
+        return self._end
+
+    @property
+    def read_to(self) -> int:
+        """How many of them the flow has read."""
+        return self._read_to
 
     def _wait_for_room(self, timeout: float | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -154,6 +179,7 @@ class MemoryReader(Reader):
                 # A new process: what it pushes comes after what earlier ones did.
                 shift = wanted
                 source._starts = [start + shift for start in source._starts]
+                source._ends = [end + shift for end in source._ends]
                 source._base += shift
                 source._end += shift
             if wanted < source._base or wanted > source._end:
@@ -174,6 +200,9 @@ class MemoryReader(Reader):
             self._stop_at = source._end if context.available_now else None
         self._next = wanted
         self._closed = False
+        self._ends_passed = bisect_left(source._ends, wanted)
+        if context.position is not None:
+            self._pass_ends(wanted)
 
     def read(self, rows_max: int, now_us: int, until: Position = None) -> pa.RecordBatch | None:
         source = self._source
@@ -189,7 +218,11 @@ class MemoryReader(Reader):
                 end = until
             elif self._stop_at is not None:
                 end = self._stop_at
+            if until is None and self._ends_passed < len(source._ends):
+                end = min(end, source._ends[self._ends_passed])
             if self._next >= end:
+                if until is not None:
+                    self._pass_ends(until)
                 return None
             index = bisect_right(source._starts, self._next) - 1
             batch = source._batches[index]
@@ -205,9 +238,26 @@ class MemoryReader(Reader):
     def position(self) -> Position:
         return self._next
 
+    def epoch_ended(self) -> bool | None:
+        source = self._source
+        if not source.manual_epochs:
+            return None
+        with source._changed:
+            passed = self._ends_passed
+            if passed < len(source._ends) and source._ends[passed] == self._next:
+                self._ends_passed += 1
+                return True
+        return False
+
+    def _pass_ends(self, position: int) -> None:
+        """The epochs up to a recorded position have ended already."""
+        self._ends_passed = bisect_right(self._source._ends, position)
+
     def exhausted(self) -> bool:
         source = self._source
         with source._changed:
+            if self._ends_passed < len(source._ends):
+                return False
             if self._stop_at is not None and self._next >= self._stop_at:
                 return True
             return source._closed and self._next >= source._end

@@ -97,6 +97,7 @@ class Controller:
         self.resume = resume
         self.base = base
         self.started_us = now_us()
+        self.clock: EpochClock | None = None
         self.sink_latency_us: dict[str, int] = {}
         self.tracking = tracking_plan(plan, whole=settings.progress == "tracked")
         self.hub: ProgressHub | None = None
@@ -327,7 +328,7 @@ class Controller:
 
     def _assign(self, effect: Assign) -> None:
         self.started_us = now_us()
-        clock = EpochClock.starting(
+        self.clock = clock = EpochClock.starting(
             self.base, self.started_us, self.settings.us("epochInterval")
         )
         body = {
@@ -356,7 +357,7 @@ class Controller:
         build_nodes(self.host, self.plan, self.tracking, body)
         for operator in self._driver_sinks().values():
             operator.resume(self.resume + 1)
-        for source in self._memory_sources():
+        for source in self.memory_sources():
             source.on_push = self.host.wake
         self._post(lambda: self.machine.ready(DRIVER))
 
@@ -407,7 +408,7 @@ class Controller:
         error = None
         if effect.failure is not None:
             error = PenstockError.from_dict(dict(effect.failure))
-        for source in self._memory_sources():
+        for source in self.memory_sources():
             source.on_push = None
             if error is not None:
                 source.fail(error)
@@ -427,7 +428,8 @@ class Controller:
             if isinstance(stage.operator, DriverSink)
         }
 
-    def _memory_sources(self) -> list[MemorySource]:
+    def memory_sources(self) -> list[MemorySource]:
+        """The sources that the driver pushes rows into."""
         return [
             operator.source
             for chain in self.plan.chains

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.core.machine.controller import Phase
+from penstock.engine.clock import now_us
 from penstock.engine.settings import RunSettings
 from penstock.engine.spark.controller import Controller
 from penstock.engine.store import FlowStore
@@ -134,21 +135,27 @@ class FlowQuery:
         return ended if timeout is not None else None
 
     def processAllAvailable(self, timeout: float = 60.0) -> None:
-        """Wait until every epoch that is open now has reached all sinks."""
-        controller = self._controller
-        first = controller.machine.committed
-        target = max(
-            [figures["epoch"] for figures in controller.figures().values()] + list(first.values())
-        )
-        # One epoch may be under way, and rows that are there now may fall into the next one.
+        """Wait until the rows that sources have read, or that were pushed, are in all sinks."""
         deadline = time.monotonic() + timeout
-        while min(controller.machine.committed.values(), default=target) < target + 2:
-            if self._ended.wait(0.01):
+        controller = self._controller
+        ends = [(source, source.end) for source in controller.memory_sources()]
+        self._wait(lambda: all(source.read_to >= end for source, end in ends), deadline)
+        clock = controller.clock
+        if clock is None:
+            return
+        last = clock.epoch(now_us()) + 1  # a shard may be one epoch ahead
+        committed = controller.machine.committed
+        self._wait(lambda: min(committed.values(), default=last) >= last, deadline)
+
+    def _wait(self, done: Callable[[], bool], deadline: float) -> None:
+        """Wait for something, the end of the flow, or a deadline."""
+        while not done():
+            if self._ended.wait(0.005):
                 if self._error is not None:
                     raise self._error
                 return
             if time.monotonic() > deadline:
-                raise TimeoutError(f"not everything was processed within {timeout} s")
+                raise TimeoutError("not everything was processed in time")
 
     def stop(self) -> None:
         """Drain what is under way and end; returns when all hosts are gone."""
