@@ -28,7 +28,9 @@ __all__ = [
 __version__ = _version("penstock")
 
 
-def localSession(appName: str = "penstock", hosts: int | None = None, **options: Any) -> SparkSession:
+def localSession(
+    appName: str = "penstock", hosts: int | None = None, **options: Any
+) -> SparkSession:
     """A local SparkSession with settings that suit flows: task slots for ``hosts``, quick restarts.
 
     ``options``: ``master`` for another master, ``conf`` for Spark settings that win over these.

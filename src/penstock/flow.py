@@ -48,14 +48,12 @@ from penstock.operators.base import Exchange, Forward, Operator, SourceOperator
 from penstock.vertex import Vertex
 
 if TYPE_CHECKING:
-    import pyarrow.compute as pc
     from pyspark.sql import SparkSession
 
     from penstock.engine.spark.query import FlowQuery
 
 __all__ = ["Flow", "GroupedStream", "Loop", "MemoryStream", "Stream"]
 
-Expression = "str | pc.Expression | Callable[[pa.RecordBatch], pa.Array]"
 BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -146,9 +144,14 @@ class Flow:
         read = files.Files(path, format=format, schema=schema, shards=shards, **options)
         return self.source(read, name or "files")
 
-    def memory(self, schema: pa.Schema, name: str | None = None) -> MemoryStream:
-        """A stream that the driver pushes rows into: ``stream.push(rows)``, ``stream.close()``."""
-        source = memory.MemorySource(schema)
+    def memory(
+        self, schema: pa.Schema, name: str | None = None, *, manualEpochs: bool = False
+    ) -> MemoryStream:
+        """A stream that the driver pushes rows into: ``stream.push(rows)``, ``stream.close()``.
+
+        With ``manualEpochs`` an epoch ends when ``stream.closeEpoch()`` says so, not by the clock.
+        """
+        source = memory.MemorySource(schema, manual_epochs=manualEpochs)
         stage = self._stage(SourceOperator(source), (), name=name or "memory")
         return MemoryStream(self, stage._stage, source)
 
@@ -296,7 +299,9 @@ class Stream:
         """Columns by name, SQL (``"price * 2 AS double"``), or ``(name, expression)`` pairs."""
         return self._then(project.Select(_flat(columns)))
 
-    def withColumn(self, name: str, expression: Any, returnType: pa.DataType | None = None) -> Stream:
+    def withColumn(
+        self, name: str, expression: Any, returnType: pa.DataType | None = None
+    ) -> Stream:
         """Add or replace a column: SQL, an Arrow expression, or a function of the batch."""
         return self._then(project.WithColumn(name, expression, returnType))
 
@@ -500,6 +505,13 @@ class MemoryStream(Stream):
         Waits while the flow is behind; raises TimeoutError after ``timeout`` seconds.
         """
         self._source.push(rows, timeout)
+
+    def closeEpoch(self) -> None:
+        """End the current epoch after the rows pushed so far; needs ``manualEpochs``.
+
+        In a flow without a checkpoint the first epoch is 0, the next one 1, and so on.
+        """
+        self._source.close_epoch()
 
     def close(self) -> None:
         """Say that no more rows will be pushed: the flow ends when it has used up what there is."""

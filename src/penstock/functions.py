@@ -1,8 +1,8 @@
 """Functions for ``groupBy`` and ``agg``, with PySpark's names.
 
-    from penstock import functions as F
+from penstock import functions as F
 
-    views.groupBy(F.window("event_time", "1 second"), "campaign").agg(F.count("*").alias("views"))
+views.groupBy(F.window("event_time", "1 second"), "campaign").agg(F.count("*").alias("views"))
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """From the stages a user wrote to the nodes that run: splitting, fusing, placing.
 
-    stages  --combiners split-->  stages  --fused along Forward inputs-->  chains  --shards-->  nodes
+    stages  --combiners split-->  stages  --fused along Forward inputs-->  chains  --shards-->
+    nodes
 
 A *chain* is a run of stages fused into one node per shard; a *link* joins an output of one chain to
-an input of another.  The plan is plain data: the driver makes it once, every host gets the part that
-it needs.
+an input of another.  The plan is plain data: the driver makes it once, every host gets the part
+that it needs.
 """
 
 from __future__ import annotations
@@ -225,7 +226,7 @@ def _with_combiners(stages: Sequence[Stage]) -> list[Stage]:
     result: list[Stage] = []
     replaced: dict[Stage, Stage] = {}
     for stage in stages:
-        inputs = ()
+        inputs: tuple[Input, ...] = ()
         if not isinstance(stage.operator, Again):
             inputs = tuple(
                 Input(replaced[source.stage], source.port, source.exchange)

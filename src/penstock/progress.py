@@ -1,4 +1,4 @@
-"""The progress of a flow: a dict with attributes, with Spark's names where the meaning is the same."""
+"""The progress of a flow: a dict with attributes, with Spark's names where they fit."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Which parts of a plan have their progress tracked, and as which logical graph.
 
-Epochs travel in band, as marks, wherever a flow has no cycle: that is exact, needs no coordinator and
-costs one small message per edge and epoch.  Inside loops marks cannot work; there, occurrence counts
-of pointstamps are tracked (Naiad, Sections 2.3 and 3.3).  Where rows enter a loop, the receiving nodes
-hold a count for every epoch that their marks have not closed yet (the *gate*); where rows leave it,
-the sending nodes mark an epoch once no count is left that could result in it.
+Epochs travel in band, as marks, wherever a flow has no cycle: that is exact, needs no coordinator
+and costs one small message per edge and epoch.  Inside loops marks cannot work; there, occurrence
+counts of pointstamps are tracked (Naiad, Sections 2.3 and 3.3).  Where rows enter a loop, the
+receiving nodes hold a count for every epoch that their marks have not closed yet (the *gate*);
+where rows leave it, the sending nodes mark an epoch once no count is left that could result in it.
 
 ``whole`` tracks everything, sources included, and marks nothing.
 """

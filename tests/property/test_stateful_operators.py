@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import functions as F  # noqa: N812 (PySpark users write it so)
+from penstock import functions as F
 from penstock.operators.aggregate import RunningAggregate
 from penstock.operators.distinct import Distinct
 from penstock.operators.join import Join

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import functions as F  # noqa: N812 (PySpark users write it so)
+from penstock import functions as F
 from penstock.functions import Window
 from penstock.operators.window import WindowAggregate
 from penstock.testing import reference_operators as reference

@@ -1,7 +1,7 @@
 """``penstock bench progress``: the Yahoo! flow at full speed, with tracked progress and with marks.
 
-Runs alternate, so that a disturbance of the machine meets both kinds alike; the ratio is that of the
-medians.
+Runs alternate, so that a disturbance of the machine meets both kinds alike; the ratio is that of
+the medians.
 """
 
 from __future__ import annotations

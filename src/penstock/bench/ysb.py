@@ -1,8 +1,9 @@
 """``penstock bench ysb``: the highest rate held, and response times at fixed rates.
 
 A rate is held when, over the whole time, no result came later than a second after the end of its
-window (so event time was less than a second behind) and every count was right.  Short probes find the
-neighbourhood, then the full time decides: upwards as long as rates are held, downwards otherwise.
+window (so event time was less than a second behind) and every count was right.  Short probes find
+the neighbourhood, then the full time decides: upwards as long as rates are held, downwards
+otherwise.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The command line: ``penstock demo``, ``run``, ``bench``, ``plan``, ``version``.
 
 Every command has ``--help`` and, where it has results, ``--json``: one object on standard output,
-keys with their unit; everything else goes to standard error.  Exit status: 0 done, 1 the flow failed
-or a check did not hold, 2 the command line or the input was wrong.
+keys with their unit; everything else goes to standard error.  Exit status: 0 done, 1 the flow
+failed or a check did not hold, 2 the command line or the input was wrong.
 """
 
 from __future__ import annotations

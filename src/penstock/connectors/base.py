@@ -15,7 +15,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -47,8 +46,10 @@ class SourceContext:
 class Reader(ABC):
     """One shard of a source, open in a host; used by one thread."""
 
-    counters: Mapping[str, int] = MappingProxyType({})
-    """Figures of its own that the flow's progress shows, such as ``files_read``."""
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """Figures of its own that the flow's progress shows, such as ``files_read``."""
+        return {}
 
     @abstractmethod
     def read(self, rows_max: int, now_us: int, until: Position = None) -> pa.RecordBatch | None:
@@ -70,6 +71,14 @@ class Reader(ABC):
     def exhausted(self) -> bool:
         """Whether no row will ever come again."""
         return False
+
+    def epoch_ended(self) -> bool | None:
+        """Whether the epoch ends where ``read`` has come to; asked after each read.
+
+        None leaves it to the engine's epoch clock; a reader that says True or False decides
+        alone.  True is said once for each end.
+        """
+        return None
 
     def wait_s(self, now_us: int) -> float:
         """How long to wait before asking again after ``read`` gave None."""
@@ -97,7 +106,7 @@ class Source(ABC):
     def open(self, context: SourceContext) -> Reader:
         """Open a shard, in its host."""
 
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027
         """Called on the driver at start; raises SourceError for what can be known by then."""
 
     def describe(self) -> str:

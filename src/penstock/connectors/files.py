@@ -15,7 +15,7 @@ import logging
 import os
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -143,7 +143,7 @@ class FilesReader(Reader):
         self._row: int = position["row"]
         self._batches: Iterator[pa.RecordBatch] | None = None
         self._batch: pa.RecordBatch | None = None
-        self.counters = {"files_read": 0, "files_skipped": 0}
+        self._counters = {"files_read": 0, "files_skipped": 0}
 
     def read(self, rows_max: int, now_us: int, until: Position = None) -> pa.RecordBatch | None:
         if until is None and not self._live:
@@ -163,6 +163,10 @@ class FilesReader(Reader):
             self._row += n
             return taken
         return None
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        return self._counters
 
     def position(self) -> Position:
         return {"file": self._file, "row": self._row}
@@ -209,7 +213,7 @@ class FilesReader(Reader):
                 raise _corrupt(path, self._source.format.name, error) from error
             _log.warning("files: skipped the rest of %s: %s", path, error)
             self._new_skips.append((self._file, self._row))
-            self.counters["files_skipped"] += 1
+            self._counters["files_skipped"] += 1
             batch = None
         if batch is not None:
             limit = self._skips.get(self._file)
@@ -248,7 +252,7 @@ class FilesReader(Reader):
                 path=path,
             )
         self._leave()
-        self.counters["files_read"] += 1
+        self._counters["files_read"] += 1
         self._file, self._row = self._file + 1, 0
 
     def _leave(self) -> None:

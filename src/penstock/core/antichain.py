@@ -61,7 +61,7 @@ class Antichain(Generic[P]):
         elements = self.elements
         if len(elements) > 8 and isinstance(value, Time) and len(value) == 2:
             # epochs go up and counters go down, so the last element by sort_key decides
-            index = bisect_right(elements, tuple(value), key=tuple)  # type: ignore[type-var]
+            index = bisect_right(elements, tuple(value), key=tuple)  # type: ignore[arg-type]
             return index > 0 and elements[index - 1].less_equal(value)
         for element in elements:  # noqa: SIM110 - the hottest test there is
             if element.less_equal(value):

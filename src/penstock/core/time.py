@@ -16,6 +16,9 @@ __all__ = ["Time"]
 
 _new = tuple.__new__
 
+CONVERGED = 1 << 60
+"""A counter that no loop reaches."""
+
 
 class Time(tuple[int, ...]):
     """A point of logical time ``(epoch, counters)``: immutable, hashable, partially ordered.
@@ -125,6 +128,24 @@ class Time(tuple[int, ...]):
         if n < 0:
             raise ValueError(f"a time cannot go back: advanced({n})")
         return _new(Time, (*self[:-1], self[-1] + n))
+
+    def converged(self) -> Time:
+        """Return the time after all iterations of the innermost loop.
+
+        It is complete when nothing circulates any more: a vertex that asks to be notified at it
+        learns that the loop has converged for this epoch (and outer iteration).
+
+        >>> Time(3, (0, 2)).converged().is_converged, Time(3, (0, 2)).is_converged
+        (True, False)
+        """
+        if len(self) == 1:
+            raise ValueError(f"{self!r} is in no loop that could converge")
+        return _new(Time, (*self[:-1], CONVERGED))
+
+    @property
+    def is_converged(self) -> bool:
+        """Whether this is the time after all iterations of the innermost loop."""
+        return len(self) > 1 and self[-1] >= CONVERGED
 
     def next_epoch(self) -> Time:
         """Return the same counters one epoch later."""

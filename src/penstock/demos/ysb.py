@@ -1,9 +1,9 @@
 """The Yahoo! Streaming Benchmark: ad views per campaign and second.
 
-Events are a function of their offset: a plain-string UUID ``ad_id`` (1,000 ads in 100 campaigns), an
-``event_type`` of which one in three is a view, and an ``event_time`` that follows the wall clock at
-the wanted rate.  The flow keeps the views, looks up the ad's campaign, and counts per campaign in
-1-second windows.  Because events are a function of the offset, what every count must be can be
+Events are a function of their offset: a plain-string UUID ``ad_id`` (1,000 ads in 100 campaigns),
+an ``event_type`` of which one in three is a view, and an ``event_time`` that follows the wall clock
+at the wanted rate.  The flow keeps the views, looks up the ad's campaign, and counts per campaign
+in 1-second windows.  Because events are a function of the offset, what every count must be can be
 computed independently afterwards, and is.
 """
 
@@ -167,7 +167,10 @@ class Ysb:
             whole = ends <= last_us
             responses += ((arrived_ns / 1000 - ends[whole]) / 1000).tolist()
             for end, campaign, views in zip(
-                ends.tolist(), rows["campaign_id"].to_pylist(), rows["views"].to_pylist(), strict=True
+                ends.tolist(),
+                rows["campaign_id"].to_pylist(),
+                rows["views"].to_pylist(),
+                strict=True,
             ):
                 key = (end, campaign)
                 got[key] = got.get(key, 0) + views

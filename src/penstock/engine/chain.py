@@ -1,8 +1,8 @@
 """A chain's vertices at work in one node: fused calls, notifications, watermarks, errors.
 
-The chain performs what the node's machine asks for.  Output of one vertex goes straight into the next
-one's ``onRecv``; what leaves the chain is split by the link's exchange and handed to the machine,
-which numbers it.  Every error is given the stage, node and epoch in which it arose.
+The chain performs what the node's machine asks for.  Output of one vertex goes straight into the
+next one's ``onRecv``; what leaves the chain is split by the link's exchange and handed to the
+machine, which numbers it.  Every error is given the stage, node and epoch in which it arose.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class ChainRunner:
         return passed_on
 
     def notify(self, is_complete: Callable[[Time], bool]) -> bool:
-        """Deliver one notification whose time is complete, the least first; say if there was one."""
+        """Deliver one notification whose time is complete, the least first; False: none is."""
         due = [
             (time.sort_key(), stage.position, stage)
             for stage in self._stages

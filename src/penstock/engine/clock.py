@@ -1,11 +1,11 @@
 """The wall clock and the epoch clock.
 
 Epochs are numbered by the wall clock, so that the shards of all sources agree on a number without
-talking to each other: with ``started_us`` and ``interval_us`` the same everywhere, a shard is in epoch
-``base + (now - started) / interval``.  When its event time passes a point at which results are due,
-a shard ends the epoch at once and goes on in the next one, which the tick then does not end again.
-Ticks lie half an interval beside round times: windows end at round times, and a shard that is a little
-early must not count as being in another epoch than one that is a little late.
+talking to each other: with ``started_us`` and ``interval_us`` the same everywhere, a shard is in
+epoch ``base + (now - started) / interval``.  When its event time passes a point at which results
+are due, a shard ends the epoch at once and goes on in the next one, which the tick then does not
+end again.  Ticks lie half an interval beside round times: windows end at round times, and a shard
+that is a little early must not count as being in another epoch than one that is a little late.
 """
 
 from __future__ import annotations

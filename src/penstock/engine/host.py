@@ -19,6 +19,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -207,7 +208,9 @@ class Host:
         """Begin to count, with what the controller says is the state of things."""
         self._progress = progress
 
-    def frontier_moved(self, broadcast: Broadcast, closed: list[tuple[int, int | None, int]]) -> None:
+    def frontier_moved(
+        self, broadcast: Broadcast, closed: list[tuple[int, int | None, int]]
+    ) -> None:
         """The controller's word: frontiers, and the epochs that are closed at every gate."""
         if self._progress is None:
             return
@@ -373,14 +376,12 @@ class Host:
                 continue
             started = time.perf_counter_ns()
             if counts.tracking.depth:
-                while runner.chain.notify(lambda at, place=place: view.complete(place, at)):
+                while runner.chain.notify(partial(view.complete, place)):
                     self._count(runner)
                     worked = True
             while runner.region and self._passed(counts.tracking, runner.region[0][0]):
                 epoch, watermark_us, cut_us = runner.region.popleft()
-                self._perform(
-                    runner, runner.machine.region_completed(epoch, watermark_us, cut_us)
-                )
+                self._perform(runner, runner.machine.region_completed(epoch, watermark_us, cut_us))
                 self._count(runner)
                 worked = True
             runner.busy_ns += time.perf_counter_ns() - started
@@ -453,9 +454,7 @@ class Host:
                 for sink in runner.sinks:
                     self.on_sink(sink, runner.node, effect.epoch, effect.cut_us)
             elif isinstance(effect, Report):
-                self._gates.append(
-                    (runner.node, effect.epoch, effect.watermark_us, effect.cut_us)
-                )
+                self._gates.append((runner.node, effect.epoch, effect.watermark_us, effect.cut_us))
             elif isinstance(effect, Finish):
                 runner.chain.close()
                 self.on_finished(runner.node)

@@ -43,7 +43,9 @@ class RunSettings:
         for name in ("hosts", "parallelism"):
             value = getattr(settings, name)
             if value is not None and (not isinstance(value, int) or value < 1):
-                raise SettingsError(f"start: {name} must be a whole number from 1 up, got {value!r}")
+                raise SettingsError(
+                    f"start: {name} must be a whole number from 1 up, got {value!r}"
+                )
         for name in ("windowBytes", "rowsMax"):
             if getattr(settings, name) < 1:
                 raise SettingsError(f"start: {name} must be positive")

@@ -1,9 +1,10 @@
 """Drives a source's reader: when to read, when an epoch ends, what is recorded of it.
 
-An epoch ends with the epoch clock's tick, at once when event time passes a point at which somebody's
-results are due, when the flow is stopped, and when the input is used up.  Its record (position,
-journal) is durable before anything of its end leaves the node.  After a restart the recorded epochs
-that were not published are read again, each exactly as far as its record says.
+An epoch ends with the epoch clock's tick (or where the reader says, if it does), at once when event
+time passes a point at which somebody's results are due, when the flow is stopped, and when the
+input is used up.  Its record (position, journal) is durable before anything of its end leaves the
+node.  After a restart the recorded epochs that were not published are read again, each exactly as
+far as its record says.
 """
 
 from __future__ import annotations
@@ -149,14 +150,16 @@ class SourceDriver:
             self._end_epoch(now)
             self._end(now, None)
             return True
-        tick = self.clock.epoch(now)
+        ended = self.reader.epoch_ended()
+        tick = self._epoch + ended if ended is not None else self.clock.epoch(now)
         if tick > self._epoch or (tick == self._epoch and self._passed_grid()):
             self._end_epoch(now)
             self._epoch = max(self._epoch + 1, tick)
             return True
         if batch is None:
             wait = self.reader.wait_s(now)
-            self._wait_s = min(wait, self.clock.wait_s(now, self._epoch))
+            until_tick = self.clock.wait_s(now, self._epoch) if ended is None else wait
+            self._wait_s = min(wait, until_tick)
             return False
         return True
 
@@ -182,9 +185,7 @@ class SourceDriver:
         if record and self.log is not None:
             journal = self.reader.journal()
             if journal is not None or position != self._recorded:
-                self.log.append(
-                    {"epoch": self._epoch, "position": position, "journal": journal}
-                )
+                self.log.append({"epoch": self._epoch, "position": position, "journal": journal})
         if position != self._recorded:
             self._cuts.append((self._epoch, position))
         self._recorded = position

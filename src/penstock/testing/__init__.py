@@ -1,1 +1,1 @@
-"""What users and Penstock's own tests need to try flows out: clusters on loopback, faults, reference models."""
+"""What users and Penstock's own tests try flows with: local runs, clusters, reference models."""

@@ -114,9 +114,7 @@ class ControllerMachine:
         self._ready: set[int] = set()
         self._gone: set[int] = set()
         self._unfinished = set(nodes)
-        self._sinks = {
-            name: dict.fromkeys(members, completed) for name, members in sinks.items()
-        }
+        self._sinks = {name: dict.fromkeys(members, completed) for name, members in sinks.items()}
         self._drain_ms = drain_ms
         self._drain_until_ms: int | None = None
 

@@ -1,9 +1,7 @@
 """The brain of a node: which messages count, when epochs are complete, what to send.
 
-Theory of operation
--------------------
-A node is driven from outside by four calls and answers each with effects, in the order in which they
-must be performed:
+Theory of operation ------------------- A node is driven from outside by four calls and answers each
+with effects, in the order in which they must be performed:
 
     received(message)   ->  Deliver | Complete …       a message came in
     produced(...)       ->  Send …                     its vertices made output
@@ -90,9 +88,7 @@ class NodeMachine:
         self.completed_epoch = completed
         self.finished = False
         self._aligner = MarkAligner(outside, completed)
-        self._incarnations = {
-            sender: (incarnations or {}).get(sender, 0) for _, sender in senders
-        }
+        self._incarnations = {sender: (incarnations or {}).get(sender, 0) for _, sender in senders}
         self._received = dict.fromkeys(senders, 0)
         self._sent: dict[tuple[int, int], int] = {}
         self._cut_us = 0
@@ -147,9 +143,7 @@ class NodeMachine:
         self.counts.closed(completion.epoch)
         return Report(completion.epoch, completion.watermark_us, self._cut_us)
 
-    def region_completed(
-        self, epoch: int, watermark_us: int | None, cut_us: int
-    ) -> list[Effect]:
+    def region_completed(self, epoch: int, watermark_us: int | None, cut_us: int) -> list[Effect]:
         """No count is left that could result in an epoch here."""
         return [Complete(epoch, watermark_us, cut_us)]
 

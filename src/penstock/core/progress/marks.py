@@ -1,14 +1,13 @@
 """Epochs and watermarks carried in band: when is an epoch complete at a node?
 
-Every sender marks the end of its epochs on every edge, in order with its data: ``(epoch, watermark)``
-says "nothing at or before ``epoch`` will follow; event time has reached ``watermark``".  An epoch is
-complete at a node when all senders of all its inputs have marked it.
+Every sender marks the end of its epochs on every edge, in order with its data: ``(epoch,
+watermark)`` says "nothing at or before ``epoch`` will follow; event time has reached
+``watermark``".  An epoch is complete at a node when all senders of all its inputs have marked it.
 
-Determinism
------------
-A sender's watermark after epoch ``e`` is that of its last mark at or before ``e``; the node's is the
-least over its senders.  Completions are reported for every epoch that any sender marked, in
-ascending order.  Both are functions of the marks themselves, never of the order of their arrival.
+Determinism ----------- A sender's watermark after epoch ``e`` is that of its last mark at or before
+``e``; the node's is the least over its senders.  Completions are reported for every epoch that any
+sender marked, in ascending order.  Both are functions of the marks themselves, never of the order
+of their arrival.
 
 This is exact for graphs without cycles and needs no coordinator.
 """

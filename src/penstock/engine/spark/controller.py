@@ -1,8 +1,8 @@
 """The controller on the driver: performs what the controller's machine decides.
 
 One thread takes events (from hosts' channels, from Spark jobs, from the user) out of a queue, gives
-them to the machine and performs the effects.  The driver is a host of its own, number 0, for the sinks
-and sources that must live there; its loop runs in another thread.
+them to the machine and performs the effects.  The driver is a host of its own, number 0, for the
+sinks and sources that must live there; its loop runs in another thread.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.connectors.driver import DriverSink
@@ -143,9 +144,7 @@ class Controller:
             self._on_broken,
         )
         self.address = self.host.transport.address.replace(bind, public, 1)
-        self._thread = threading.Thread(
-            target=self._run, name="penstock-controller", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="penstock-controller", daemon=True)
         self._host_thread = threading.Thread(
             target=self.host.run, name="penstock-driver-host", daemon=True
         )
@@ -229,7 +228,7 @@ class Controller:
         return []
 
     def _broadcast(self, body: dict[str, Any]) -> None:
-        """Frontiers for everybody; called under the hub's lock, so everybody hears the same order."""
+        """Frontiers for everybody; under the hub's lock, so everybody hears the same order."""
         self._tell_all(body)
         self.host.call(lambda: take_frontier(self.host, self.tracking, body))
 
@@ -281,7 +280,7 @@ class Controller:
                 ping_at = now + PING_S
                 committed = min(self.machine.committed.values(), default=self.resume)
                 self._tell_all({"kind": "ping", "committed": committed})
-                self.host.call(lambda epoch=committed: self.host.committed(epoch))
+                self.host.call(partial(self.host.committed, committed))
                 self._look_after(now)
             if now >= progress_at:
                 progress_at = now + self.settings.s("progressInterval")

@@ -222,9 +222,7 @@ def build_nodes(
             host.add_node(plan, node, factory, completed=body["resume"], tracking=counted)
 
 
-def _source_factory(
-    plan: PhysicalPlan, node: int, clock: EpochClock, body: dict[str, Any]
-) -> Any:
+def _source_factory(plan: PhysicalPlan, node: int, clock: EpochClock, body: dict[str, Any]) -> Any:
     chain = plan.chain_of_node(node)
     stage = chain.stages[0]
     operator: Any = stage.operator

@@ -1,7 +1,7 @@
 """Hosts as Spark jobs: one job of one task each, started, watched and ended from the driver.
 
-Each job runs in a FAIR pool and under a tag of its own.  When a session has no FAIR scheduler the pool
-counts for nothing and hosts queue with everybody else.
+Each job runs in a FAIR pool and under a tag of its own.  When a session has no FAIR scheduler the
+pool counts for nothing and hosts queue with everybody else.
 """
 
 from __future__ import annotations
