@@ -1,0 +1,1 @@
+"""Tests that kill, freeze and cut off the processes of flows on purpose."""

@@ -1,0 +1,59 @@
+"""A host that is frozen and wakes up again: the others wait without growing, nothing is lost."""
+
+import time
+
+import numpy as np
+import psutil
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from penstock import Flow
+from penstock import functions as F
+from penstock.testing.processes import hosts_of, rss_mb, wait_until
+
+GROWTH_MB = 200
+
+
+def test_a_frozen_host_holds_the_others_up_with_flat_memory_and_exact_results(
+    spark: SparkSession, at_length: bool
+) -> None:
+    frozen_s = 10.0 if at_length else 3.0
+    rate = 1_000_000 if at_length else 400_000
+    rows = int(rate * (frozen_s + 3))
+
+    def numbers(offset: int, n: int) -> pa.RecordBatch:
+        ids = np.arange(offset, offset + n)
+        return pa.record_batch({"id": ids, "k": ids % 1000, "pad": pa.repeat("x" * 50, n)})
+
+    flow = Flow("frozen")
+    keyed = flow.generate(numbers, shards=4, rate=rate, rows=rows).keyBy("k", shards=8)
+    out = keyed.groupBy("k").agg(F.count("*").alias("n"), F.sum("id").alias("total")).memory()
+    query = flow.start(spark, hosts=4)
+    hosts = hosts_of(query)
+    wait_until(out.toPylist, 20, "rows")
+    victim = hosts[2]
+    others = {host: process for host, process in hosts.items() if host != 2}
+    others[0] = psutil.Process()
+    before = rss_mb(others)
+    peaks = dict(before)
+    victim.suspend()
+    try:
+        end = time.monotonic() + frozen_s
+        while time.monotonic() < end:
+            time.sleep(0.2)
+            peaks = {host: max(peaks[host], now) for host, now in rss_mb(others).items()}
+        assert query.isActive
+        assert victim.status() == psutil.STATUS_STOPPED
+        stuck = max(out.epochs())
+        time.sleep(0.5)
+        assert max(out.epochs()) == stuck  # no epoch is complete without the frozen host
+    finally:
+        victim.resume()
+    growth = {host: round(peaks[host] - before[host]) for host in others}
+    print(f"memory grew by {growth} MB")
+    assert max(growth.values()) < GROWTH_MB
+    assert query.awaitTermination(120)
+    last = {row["k"]: row for row in out.toPylist()}
+    assert sum(row["n"] for row in last.values()) == rows
+    assert sum(row["total"] for row in last.values()) == rows * (rows - 1) // 2
+    assert max(out.epochs()) > stuck

@@ -1,0 +1,91 @@
+"""A driver or a host killed with ``kill -9``: nothing is left running, and the driver knows why."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock import Flow
+from penstock import functions as F
+from penstock.errors import HostLostError
+from penstock.testing.processes import DriverScript, alive, hosts_of, wait_gone, wait_until
+
+DRIVER = """
+import time
+import numpy as np, pyarrow as pa
+from penstock import Flow, functions as F
+from penstock.engine.spark.session import local_session
+
+def make(offset, n):
+    ids = np.arange(offset, offset + n)
+    return pa.record_batch({"id": ids, "k": ids % 10})
+
+spark = local_session(hosts=4)
+flow = Flow("killed")
+out = flow.generate(make, rate=50_000, shards=2).groupBy("k").agg(F.count("*").alias("n")).memory()
+query = flow.start(spark, hosts=4)
+while not out.toPylist():
+    time.sleep(0.02)
+print("PIDS", *[host["pid"] for host in query.hosts], flush=True)
+time.sleep(120)
+"""
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["all_awake", "one_frozen"])
+def test_no_host_outlives_a_killed_driver_by_five_seconds(tmp_path: Path, frozen: bool) -> None:
+    with DriverScript(DRIVER, tmp_path) as script:
+        hosts = [psutil.Process(int(pid)) for pid in script.line("PIDS ", 90).split()]
+        assert len(alive(hosts)) == 4
+        below = script.descendants()
+        assert set(hosts) < set(below)
+        if frozen:
+            hosts[1].suspend()
+        script.process.kill()
+        script.process.wait(10)
+        began = time.monotonic()
+        if frozen:
+            wait_gone([host for host in hosts if host is not hosts[1]], 5)
+            time.sleep(max(0.0, began + 2 - time.monotonic()))
+            if alive([hosts[1]]):
+                hosts[1].resume()
+                began = time.monotonic()
+        took = wait_gone(hosts, max(0.0, began + 5 - time.monotonic()))
+        print(f"hosts gone {took:.2f} s after the driver")
+        wait_gone(below, 30)  # the JVM and the daemons too
+
+
+def test_a_killed_host_ends_a_flow_without_recovery_and_is_named(spark: SparkSession) -> None:
+    def make(offset: int, n: int) -> pa.RecordBatch:
+        ids = np.arange(offset, offset + n)
+        return pa.record_batch({"id": ids, "k": ids % 10})
+
+    flow = Flow("killed")
+    numbers = flow.generate(make, rate=50_000, shards=2, name="numbers")
+    out = numbers.groupBy("k").agg(F.count("*").alias("n")).name("counts").memory()
+    query = flow.start(spark, hosts=3)
+    hosts = hosts_of(query)
+    wait_until(out.toPylist, 20, "rows")
+    nodes = {info["host"]: info["nodes"] for info in query.hosts}
+    os.kill(hosts[2].pid, signal.SIGKILL)
+    began = time.monotonic()
+    with pytest.raises(HostLostError) as caught:
+        assert query.awaitTermination(10)
+    took = time.monotonic() - began
+    print(f"told {took:.2f} s after the kill")
+    error = caught.value
+    assert error.parameters["host"] == 2
+    assert error.parameters["pid"] == hosts[2].pid
+    for word in ("host 2", str(hosts[2].pid), *nodes[2]):
+        assert word in error.message
+    wait_gone(hosts.values(), 3)
+    assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
+    # The session is as good as before.
+    flow = Flow("after")
+    flow.generate(make, rows=1000, rate=100_000).memory()
+    assert flow.start(spark, hosts=3).awaitTermination(30)
