@@ -10,11 +10,13 @@ from __future__ import annotations
 import bisect
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from types import EllipsisType
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.core.progress.marks import EPOCH_END, WATERMARK_END
+from penstock.core.progress.notifications import Notification
 from penstock.core.time import Time
 from penstock.errors import FunctionError, InvariantError, PenstockError
 from penstock.operators.base import Broadcast, Forward, Hash
@@ -41,6 +43,8 @@ class ChainRunner:
         self.counters: dict[str, int] = {}
         self.rows_out = 0
         self.now = Time.root(0)
+        self.silent = False
+        """Whether the notification that is being delivered has no capability to send."""
         self._produce = produce
         self.on_asked: Callable[[Time], None] | None = None
         """Called with the time of every notification asked for, where progress is tracked."""
@@ -106,17 +110,20 @@ class ChainRunner:
     def notify(self, is_complete: Callable[[Time], bool]) -> bool:
         """Deliver one notification whose time is complete, the least first; False: none is."""
         due = [
-            (time.sort_key(), stage.position, stage)
+            (_order(wanted), stage.position, stage, wanted)
             for stage in self._stages
-            for time in stage.asked
-            if is_complete(time)
+            for wanted in stage.asked
+            if is_complete(wanted.guarantee)
         ]
         if not due:
             return False
-        key, _, stage = min(due, key=lambda entry: entry[:2])
-        time = next(time for time in stage.asked if time.sort_key() == key)
-        stage.deliver(time)
+        _, _, stage, wanted = min(due, key=lambda entry: entry[:2])
+        stage.deliver(wanted)
         return True
+
+    def may_send(self, time: Time) -> bool:
+        """Whether what is being handled allows sending at a time."""
+        return not self.silent and self.now.less_equal(time)
 
     @property
     def asked(self) -> bool:
@@ -135,6 +142,10 @@ class ChainRunner:
             if isinstance(stage.vertex, WatermarkVertex):
                 seen = stage.vertex.seen_us()
         return seen
+
+
+def _order(wanted: Notification) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return wanted.guarantee.sort_key(), (wanted.capability or Time.root(0)).sort_key()
 
 
 class _Watermarks:
@@ -174,7 +185,7 @@ class _StageRunner:
         if isinstance(self.vertex, WatermarkVertex):
             self.watermarks_out = _Watermarks()
         self.position = position
-        self.asked: dict[Time, None] = {}
+        self.asked: dict[Notification, None] = {}
 
     def _make(self, operator: Any) -> None:
         self.vertex: Vertex = operator.vertex()
@@ -188,7 +199,7 @@ class _StageRunner:
     # -- VertexContext ---------------------------------------------------------------------------
 
     def send(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
-        if not self._chain.now.less_equal(time):
+        if not self._chain.may_send(time):
             raise self._error(f"it sent rows at {time} while working on {self._chain.now}")
         inner = self.inner.get(port)
         if inner is not None:
@@ -203,15 +214,18 @@ class _StageRunner:
                 self._chain.rows_out += batch.num_rows
                 self._chain._produce(link.index, splitter(batch), at)
 
-    def notify(self, time: Time) -> None:
-        if not self._chain.now.less_equal(time):
+    def notify(self, time: Time, capability: Time | None | EllipsisType = ...) -> None:
+        if isinstance(capability, EllipsisType):
+            capability = time
+        if capability is not None and not self._chain.may_send(capability):
             raise self._error(
-                f"it asked for a notification at {time} while working on {self._chain.now}"
+                f"it asked for a notification at {capability} while working on {self._chain.now}"
             )
-        if time not in self.asked:
-            self.asked[time] = None
-            if self._chain.on_asked is not None:
-                self._chain.on_asked(time)
+        wanted = Notification(time, capability)
+        if wanted not in self.asked:
+            self.asked[wanted] = None
+            if self._chain.on_asked is not None and capability is not None:
+                self._chain.on_asked(capability)
 
     def watermark(self, time: Time) -> int | None:
         return self.watermarks.at(time.epoch)
@@ -231,20 +245,22 @@ class _StageRunner:
         """
         last = epoch
         if epoch >= EPOCH_END:
-            last = max((time.epoch for time in self.asked), default=-1)
+            last = max((wanted.guarantee.epoch for wanted in self.asked), default=-1)
         while self.asked:
-            time = min(self.asked, key=Time.sort_key)
-            if time.epoch > last:
+            wanted = min(self.asked, key=_order)
+            if wanted.guarantee.epoch > last:
                 break
-            self.deliver(time)
+            self.deliver(wanted)
 
-    def deliver(self, time: Time) -> None:
+    def deliver(self, wanted: Notification) -> None:
         """Deliver a notification."""
-        del self.asked[time]
-        self._chain.now = time
-        self.guard(self.vertex.onNotify, time)
-        if self._chain.on_notified is not None:
-            self._chain.on_notified(time)
+        del self.asked[wanted]
+        capability = wanted.capability
+        self._chain.now, self._chain.silent = capability or wanted.guarantee, capability is None
+        self.guard(self.vertex.onNotify, wanted.guarantee)
+        self._chain.silent = False
+        if self._chain.on_notified is not None and capability is not None:
+            self._chain.on_notified(capability)
 
     def watermark_after(self, epoch: int) -> int | None:
         """What a WithWatermark stage passes on after an epoch."""

@@ -130,19 +130,35 @@ class BoundaryLog(StoreLog):
     def compact(self, after_epoch: int | None) -> None:
         """Put one record in the place of those up to ``after_epoch``; no journal entry is lost."""
         records = self.read()
-        past = [record for record in records if _is_done(record, after_epoch)]
-        if len(past) < 2:
-            return
-        last = past[-1]
-        base = {"epoch": last["epoch"], "position": last["position"], "journals": _journal(past)}
-        if last.get("watermark_us") is not None:
-            base["watermark_us"] = last["watermark_us"]
-        self.replace([base, *records[len(past) :]])
+        compacted = _compacted(records, after_epoch)
+        if len(compacted) < len(records):
+            self.replace(compacted)
+
+    def take_over(self, after_epoch: int | None) -> list[Record]:
+        """Compact into a file that no earlier process has open, and give its records.
+
+        What a process of an earlier run still appends goes into the old file, which nobody reads.
+        """
+        records = _compacted(self.read(), after_epoch)
+        if records:
+            self.replace(records)
+        return records
 
     def _split(self, after_epoch: int | None) -> tuple[Record | None, list[Record], list[Any]]:
         records = self.read()
         done = [record for record in records if _is_done(record, after_epoch)]
         return done[-1] if done else None, records[len(done) :], _journal(records)
+
+
+def _compacted(records: Sequence[Record], after_epoch: int | None) -> list[Record]:
+    past = [record for record in records if _is_done(record, after_epoch)]
+    if len(past) < 2:
+        return list(records)
+    last = past[-1]
+    base = {"epoch": last["epoch"], "position": last["position"], "journals": _journal(past)}
+    if last.get("watermark_us") is not None:
+        base["watermark_us"] = last["watermark_us"]
+    return [base, *records[len(past) :]]
 
 
 class CommitLog(StoreLog):

@@ -19,6 +19,7 @@ import logging
 import queue
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -108,16 +109,21 @@ class Transport:
         self._server = _Server(self, f"grpc://{_bracketed(bind)}:0")
         self.address = f"grpc://{_bracketed(bind)}:{self._server.port}"
         self.closed = False
+        self.session = uuid.uuid4().hex
+        """Tells this process from another one with the same host number."""
 
     # -- peers -----------------------------------------------------------------------------------
 
     def connect(self, peer: int, address: str) -> None:
         """Open the channel to a peer; connecting and reconnecting happen in the background."""
         with self._lock:
-            if peer in self._outgoing:
+            before = self._outgoing.get(peer)
+            if before is not None and before.address == address:
                 return
             channel = _Outgoing(self, peer, address)
             self._outgoing[peer] = channel
+        if before is not None:
+            before.stop()
         channel.start()
 
     def incoming(self, peer: int) -> _Incoming:
@@ -295,7 +301,13 @@ class _Outgoing:
         client = flight.FlightClient(self.address, generic_options=_OPTIONS)
         writer = None
         try:
-            greeting = msgpack.packb({"secret": transport.secret, "host": transport.host})
+            greeting = msgpack.packb(
+                {
+                    "secret": transport.secret,
+                    "host": transport.host,
+                    "session": transport.session,
+                }
+            )
             writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(greeting))
             self._reader = reader
             writer.begin(FRAME_SCHEMA)
@@ -378,6 +390,8 @@ class _Incoming:
         self._lock = threading.Lock()
         self._handing_over = threading.Lock()
         self._connection = 0
+        self._sessions: list[str] = []
+        """The processes that this host number has had, the present one last."""
 
     def consume(self, node: int, size: int) -> None:
         with self._lock:
@@ -396,13 +410,14 @@ class _Incoming:
             self._unreported = 0
             return self.receiver.received, self._total, dict(self.receiver.consumed)
 
-    def serve(self, reader: Any, writer: Any) -> None:
+    def serve(self, session: str, reader: Any, writer: Any) -> None:
         """Take in one connection until it ends or a newer one takes its place.
 
         What was accepted is handed over before anybody else accepts: a new connection's first
         messages must not overtake the last ones of the old.
         """
         with self._handing_over, self._lock:
+            self._meet(session)
             self._connection += 1
             mine = self._connection
             received = self.receiver.received
@@ -424,6 +439,16 @@ class _Incoming:
                     else:
                         self.transport.on_message(self.peer, decode_message(header, payload))
             self._acknowledge(acknowledged, consumed)
+
+    def _meet(self, session: str) -> None:
+        """A new process begins to count anew; one that was replaced is not heard any more."""
+        if self._sessions and session == self._sessions[-1]:
+            return
+        if session in self._sessions:
+            raise PeerError(f"host {self.peer} was replaced by another process", host=self.peer)
+        if self._sessions:
+            self.receiver, self._total, self._unreported = ChannelReceiver(), 0, 0
+        self._sessions.append(session)
 
     def _take(self, chunk: Any) -> list[tuple[Any, Any]]:
         if chunk.data is None or chunk.data.num_rows == 0:
@@ -467,7 +492,10 @@ class _Server(flight.FlightServerBase):
             )
         peer = int(greeting["host"])
         try:
-            self._transport.incoming(peer).serve(reader, writer)
+            session = str(greeting.get("session", ""))
+            self._transport.incoming(peer).serve(session, reader, writer)
+        except PeerError as error:
+            raise flight.FlightUnauthorizedError(error.message) from error
         except (pa.ArrowException, OSError) as error:
             if not self._transport.closed:
                 self._transport.on_broken(peer, str(error))

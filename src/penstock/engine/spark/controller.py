@@ -214,6 +214,11 @@ class Controller:
         if "figures" in body:
             info.figures = body["figures"]
         if kind == "registered":
+            if info.pid is not None and body["pid"] != info.pid:
+                replaced = HostLostError(
+                    f"host {peer} was lost: Spark has started its task again", host=peer
+                )
+                return self.machine.failed(self._with_nodes(peer, replaced).to_dict())
             info.address, info.pid = body["address"], body["pid"]
             self.host.transport.connect(peer, info.address)
             return self.machine.registered(peer, info.address)

@@ -83,11 +83,11 @@ def prepare_run(
     _check_connectors(plan)
     store = store or _open_store(settings)
     try:
-        resume, base, flow_id = _resume_point(flow, plan, store)
-        for chain in plan.chains:
-            for stage in chain.stages:
-                if isinstance(stage.operator, Sink):
-                    stage.operator.prepare()
+        flow_id = _claim(flow, plan, store)
+        # From here on no process of an earlier run can publish; only now is it known what it did.
+        for sink in _sinks(plan).values():
+            sink.prepare()
+        resume, base = _resume_point(plan, store)
     except BaseException:
         if store is not None:
             store.close()
@@ -145,42 +145,47 @@ def _check_connectors(plan: PhysicalPlan) -> None:
                 stage.operator.check()
 
 
-def _resume_point(
-    flow: Flow, plan: PhysicalPlan, store: FlowStore | None
-) -> tuple[int, int, str | None]:
-    """The last epoch that every sink has, and the first that is free."""
-    published = {
-        stage.name: stage.operator.committed()
+def _sinks(plan: PhysicalPlan) -> dict[str, Sink]:
+    return {
+        stage.name: stage.operator
         for chain in plan.chains
         for stage in chain.stages
         if isinstance(stage.operator, Sink)
     }
+
+
+def _claim(flow: Flow, plan: PhysicalPlan, store: FlowStore | None) -> str | None:
+    """Refuse a store or an output of somebody else's; the flow's id, if it has a store."""
     flow_id = None
     if store is not None:
         flow_id = store.begin(flow.name, "1", _stage_records(plan))
     if store is None or store.fresh:
-        for name, epoch in published.items():
+        for name, sink in _sinks(plan).items():
+            epoch = sink.committed()
             if epoch is not None:
                 raise SinkError(
                     f"sink {name!r} already holds epochs up to {epoch} of an earlier run. Give "
                     "that run's checkpointLocation to go on with it, or an empty output folder",
                     sink=name,
                 )
+    return flow_id
+
+
+def _resume_point(plan: PhysicalPlan, store: FlowStore | None) -> tuple[int, int]:
+    """The last epoch that every sink has, and the first that is free."""
     if store is None:
-        return -1, 0, None
+        return -1, 0
     reached, recorded = [], [-1]
-    for name, epoch in published.items():
-        committed = store.commits(name).last()
-        known = [value for value in (epoch, committed) if value is not None]
+    for name, sink in _sinks(plan).items():
+        known = [e for e in (sink.committed(), store.commits(name).last()) if e is not None]
         reached.append(max(known, default=-1))
     resume = min(reached)
     for chain in plan.chains:
         if chain.is_source:
             for shard in range(chain.shards):
                 boundaries = store.boundaries(chain.stages[0].name, shard)
-                boundaries.compact(resume)
-                recorded += [record["epoch"] for record in boundaries.read()]
-    return resume, max(*recorded, *reached) + 1, flow_id
+                recorded += [record["epoch"] for record in boundaries.take_over(resume)]
+    return resume, max(*recorded, *reached) + 1
 
 
 def _stage_records(plan: PhysicalPlan) -> dict[str, StageRecord]:
