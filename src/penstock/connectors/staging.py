@@ -17,6 +17,7 @@ is durable: it may claim too little, which publishing again mends, never too muc
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -60,7 +61,12 @@ class Staging:
     def begin(self) -> None:
         """Drop what earlier runs left half done, and open a new run."""
         self.check()
-        shutil.rmtree(self.path / "_staging", ignore_errors=True)
+        staged, gone = self.path / "_staging", self.path / f"_staging-{uuid.uuid4().hex}"
+        with contextlib.suppress(FileNotFoundError):
+            # At once: a committer of an earlier run must find either all of an epoch or none.
+            os.rename(staged, gone)
+        for left in self.path.glob("_staging-*"):
+            shutil.rmtree(left, ignore_errors=True)
         self.run = uuid.uuid4().hex
         _write_whole(self.path / "_penstock" / "run.json", json.dumps({"run": self.run}))
 

@@ -1,0 +1,85 @@
+"""A new run takes over: what processes of the run before it still do has no effect."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock import Flow
+from penstock.connectors.parquet import ParquetCommit
+from penstock.connectors.staging import Staging
+from penstock.engine.settings import RunSettings
+from penstock.engine.spark.start import prepare_run
+from penstock.engine.store import BoundaryLog
+from penstock.physical import physical_plan
+
+
+def staged(path: Path, epoch: int, *names: str) -> Staging:
+    """A run that has staged an epoch's files and not published them."""
+    run = Staging(str(path))
+    run.begin()
+    for name in names:
+        file = run.path / "_staging" / run.run / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"rows")
+        run.stage(file, epoch, name)
+    return run
+
+
+def test_what_an_earlier_process_appends_to_a_boundary_log_goes_nowhere(tmp_path: Path) -> None:
+    before, after = (BoundaryLog(tmp_path, "input", 0) for _ in range(2))
+    before.append({"epoch": 1, "position": 10})
+    assert after.take_over(0) == [{"epoch": 1, "position": 10}]
+    before.append({"epoch": 2, "position": 20})
+    after.append({"epoch": 2, "position": 15})
+    assert after.read() == [{"epoch": 1, "position": 10}, {"epoch": 2, "position": 15}]
+    before.close()
+    after.close()
+
+
+def test_an_earlier_committer_publishes_a_whole_epoch_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = staged(tmp_path, 3, "a.parquet", "b.parquet")
+    remove, tried = shutil.rmtree, []
+
+    def remove_slowly(path: Path, **options: Any) -> None:
+        for file in Path(path).rglob("a.parquet"):
+            file.unlink()
+        with pytest.raises(FileNotFoundError):
+            before.publish(3, ["b.parquet"])
+        tried.append(path)
+        remove(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", remove_slowly)
+    Staging(str(tmp_path)).begin()
+    assert tried
+    assert not (tmp_path / "epoch=3").exists()
+    assert [name.name for name in tmp_path.iterdir()] == ["_penstock"]
+
+
+def test_the_resume_point_is_what_was_published_when_earlier_runs_were_shut_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = Flow("takeover")
+    flow.memory(pa.schema({"n": pa.int64()})).parquet(str(tmp_path / "out"))
+    settings = RunSettings(checkpointLocation=str(tmp_path / "checkpoint"))
+    plan = physical_plan(flow, 1)
+    store, resume, base, _ = prepare_run(flow, plan, settings)
+    assert (resume, base) == (-1, 0)
+    assert store is not None
+    store.close()
+    before = staged(tmp_path / "out", 7, "part-00000.parquet")
+    prepare = ParquetCommit.prepare
+
+    def just_in_time(sink: ParquetCommit) -> None:
+        before.publish(7, ["part-00000.parquet"])
+        prepare(sink)
+
+    monkeypatch.setattr(ParquetCommit, "prepare", just_in_time)
+    store, resume, base, _ = prepare_run(flow, plan, settings)
+    assert store is not None
+    store.close()
+    assert (resume, base) == (7, 8)
