@@ -17,6 +17,7 @@ times ``t'`` with ``t.less_equal(t')``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import EllipsisType
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.time import Time
@@ -49,8 +50,8 @@ class VertexContext(Protocol):
     def send(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
         """Pass a batch on at a time that is not in the past."""
 
-    def notify(self, time: Time) -> None:
-        """Ask for one notification once ``time`` is complete."""
+    def notify(self, time: Time, capability: Time | EllipsisType | None = ...) -> None:
+        """Ask for one notification once ``time`` is complete, to send at ``capability``."""
 
     def watermark(self, time: Time) -> int | None:
         """Event-time watermark (µs) after ``time``'s epoch; None: nobody set one yet."""
@@ -88,9 +89,17 @@ class Vertex:
         if batch.num_rows:
             self._context.send(port, batch, time)
 
-    def notifyAt(self, time: Time) -> None:
-        """Ask for ``onNotify(time)``; asking twice gives one notification."""
-        self._context.notify(time)
+    def notifyAt(self, time: Time, capability: Time | EllipsisType | None = ...) -> None:
+        """Ask for ``onNotify(time)``; asking twice gives one notification.
+
+        ``time`` is the *guarantee*: the call comes when it is complete.  ``capability`` is the time
+        from which on that call may send and ask for more: by default the same; a later one lets
+        others complete what lies between; None, for cleaning up, holds nobody back.
+        """
+        if isinstance(capability, EllipsisType):
+            self._context.notify(time)
+        else:
+            self._context.notify(time, capability)
 
     def watermark(self, time: Time) -> int | None:
         """The event-time watermark (microseconds) once the epochs up to ``time`` are complete.

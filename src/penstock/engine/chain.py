@@ -214,7 +214,7 @@ class _StageRunner:
                 self._chain.rows_out += batch.num_rows
                 self._chain._produce(link.index, splitter(batch), at)
 
-    def notify(self, time: Time, capability: Time | None | EllipsisType = ...) -> None:
+    def notify(self, time: Time, capability: Time | EllipsisType | None = ...) -> None:
         if isinstance(capability, EllipsisType):
             capability = time
         if capability is not None and not self._chain.may_send(capability):

@@ -23,9 +23,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from functools import partial
+from types import EllipsisType
 
 import pyarrow as pa
 
+from penstock.core.progress.notifications import Notification
 from penstock.operators.base import Operator
 from penstock.vertex import Place, Time, Vertex
 
@@ -49,7 +51,7 @@ class Harness:
         """Everything sent: port, time, batch, in the order of sending."""
         self.counters: dict[str, int] = {}
         """What the vertex counted."""
-        self._asked: set[Time] = set()
+        self._asked: dict[Notification, None] = {}
         self._watermarks: list[tuple[int, int]] = []
         self._complete = -1
         self._now: Time | None = None
@@ -71,10 +73,11 @@ class Harness:
                 raise ValueError(f"a watermark cannot go back to {watermark}")
             self._watermarks.append((epoch, watermark))
         self._complete = max(self._complete, epoch)
-        while due := [time for time in self._asked if time.epoch <= epoch]:
-            time = min(due, key=Time.sort_key)
-            self._asked.remove(time)
-            self._run(time, partial(self.vertex.onNotify, time))
+        while due := [one for one in self._asked if one.guarantee.epoch <= epoch]:
+            wanted = min(due, key=lambda one: one.guarantee.sort_key())
+            del self._asked[wanted]
+            time = wanted.guarantee
+            self._run(wanted.capability or time, partial(self.vertex.onNotify, time))
 
     def restarted(self, vertex: Vertex | Operator) -> Harness:
         """A harness with a new vertex in the state of this one after its completed epochs.
@@ -107,7 +110,7 @@ class Harness:
     @property
     def asked(self) -> list[Time]:
         """The notifications asked for that did not come yet."""
-        return sorted(self._asked, key=Time.sort_key)
+        return sorted((one.guarantee for one in self._asked), key=Time.sort_key)
 
     # -- what a vertex does ----------------------------------------------------------------------
 
@@ -116,10 +119,12 @@ class Harness:
         self._check(time, "sent a batch")
         self.sent.append((port, time, batch))
 
-    def notify(self, time: Time) -> None:
+    def notify(self, time: Time, capability: Time | EllipsisType | None = ...) -> None:
         """Record a wish for a notification."""
-        self._check(time, "asked for a notification")
-        self._asked.add(time)
+        capability = time if isinstance(capability, EllipsisType) else capability
+        if capability is not None:
+            self._check(capability, "asked for a notification")
+        self._asked[Notification(time, capability)] = None
 
     def watermark(self, time: Time) -> int | None:
         """The watermark given for the last epoch at or before ``time``'s."""

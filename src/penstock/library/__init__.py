@@ -1,0 +1,1 @@
+"""Ready-made stages for common jobs, written with the public interface only."""
