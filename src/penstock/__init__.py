@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from importlib.metadata import version as _version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 from penstock import errors, functions
 from penstock.core.time import Time
 from penstock.flow import Flow, GroupedStream, Loop, Stream
 from penstock.vertex import Vertex
 
-if TYPE_CHECKING:
+if _TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
@@ -29,7 +30,7 @@ __version__ = _version("penstock")
 
 
 def localSession(
-    appName: str = "penstock", hosts: int | None = None, **options: Any
+    appName: str = "penstock", hosts: int | None = None, **options: _Any
 ) -> SparkSession:
     """A local SparkSession with settings that suit flows: task slots for ``hosts``, quick restarts.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.flow import Flow, Stage
+from penstock.flow import Flow
 from penstock.physical import PhysicalPlan, physical_plan, route
+from penstock.stage import Stage
 
 __all__ = ["explain", "explain_plan"]
 

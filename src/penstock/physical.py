@@ -18,7 +18,7 @@ import pyarrow as pa
 from penstock.connectors.base import Sink
 from penstock.core.time import Time
 from penstock.errors import GraphError, SettingsError
-from penstock.flow import Flow, Input, Loop, Stage
+from penstock.flow import Flow, Loop
 from penstock.operators.base import (
     Broadcast,
     Exchange,
@@ -30,6 +30,7 @@ from penstock.operators.base import (
 )
 from penstock.operators.loop import Again, Leave, TimeShift
 from penstock.operators.watermark import WithWatermark
+from penstock.stage import Input, Stage
 
 __all__ = ["Chain", "Link", "PhysicalPlan", "PlannedStage", "physical_plan"]
 

@@ -1,0 +1,74 @@
+"""Stages: the plain data that flows are made of, and how they are named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from penstock.errors import SettingsError
+from penstock.operators.base import Exchange, Operator
+
+if TYPE_CHECKING:
+    from penstock.loops import Loop
+
+__all__ = ["Input", "Stage", "checked_name", "columns_of", "free_name", "where_is"]
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+@dataclass(eq=False)
+class Input:
+    """One input of a stage: an output port of another, and how rows find their shard."""
+
+    stage: Stage
+    port: int
+    exchange: Exchange
+
+
+@dataclass(eq=False)
+class Stage:
+    """A logical operator in its place in the flow."""
+
+    index: int
+    name: str
+    operator: Operator
+    inputs: tuple[Input, ...]
+    outputs: tuple[pa.Schema, ...]
+    shards: int | None = None
+    named: bool = field(default=False)
+    """Whether the user gave the name."""
+    loop: Loop | None = None
+    """The loop whose times its outputs carry."""
+
+
+def free_name(wanted: str, taken: Sequence[str]) -> str:
+    """A name that nobody has yet."""
+    name, number = wanted, 1
+    while name in taken:
+        number += 1
+        name = f"{wanted}_{number}"
+    return name
+
+
+def where_is(loop: Loop | None) -> str:
+    """In words, where a stream is."""
+    return "outside every loop" if loop is None else f"in loop {loop.name!r}"
+
+
+def columns_of(schema: pa.Schema) -> str:
+    """Names and types, for messages."""
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)
+
+
+def checked_name(name: str, what: str) -> str:
+    """A name that people, files and metrics can all use."""
+    if not isinstance(name, str) or not _NAME.match(name):
+        raise SettingsError(
+            f"{what} name {name!r}: use ASCII letters, digits and underscores, not starting with "
+            "a digit"
+        )
+    return name
