@@ -264,6 +264,10 @@ class Controller:
         return error
 
     def _on_failure(self, error: PenstockError) -> None:
+        if self.machine.phase not in (Phase.ENDING, Phase.ENDED):
+            # Before the driver's loop closes them, which would look like an orderly end.
+            for operator in self._driver_sinks().values():
+                operator.fail(error)
         self._post(lambda: self.machine.failed(error.to_dict()))
 
     def _on_broken(self, peer: int, why: str) -> None:
