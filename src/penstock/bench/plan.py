@@ -149,7 +149,7 @@ def _measure(setting: Setting, count: int, seed: int) -> dict[str, Any]:
                     savings.setdefault(f"{ours}_over_{other}_percent", []).append(
                         100.0 * (1.0 - found[ours] / found[other])
                     )
-        fast = plans["dp"] or plans["exact"]
+        fast = plans["dp"]
         if fast is None:
             continue
         for _ in range(FAILURES_PER_TOPOLOGY):
@@ -159,8 +159,8 @@ def _measure(setting: Setting, count: int, seed: int) -> dict[str, Any]:
     return {
         "methods": {method: _summary(values, count) for method, values in times.items()},
         "saving": {key: statistics.fmean(values) for key, values in savings.items()},
-        "failure_work": statistics.fmean(work),
-        "failure_latency": statistics.fmean(latency),
+        "failure_work": statistics.fmean(work) if work else None,
+        "failure_latency": statistics.fmean(latency) if latency else None,
     }
 
 

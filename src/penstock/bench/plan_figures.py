@@ -151,9 +151,10 @@ def _boxes(axes: Any, points: list[dict[str, Any]], methods: tuple[str, ...]) ->
 
 def _failures(place: Any, points: list[dict[str, Any]], label: str) -> None:
     place.plot(*_series(points, "dp", "mean"), "o-", ms=4, label="expected")
-    values = [p["value"] for p in points]
-    place.plot(values, [p["failure_work"] for p in points], "s--", ms=4, label="work of a failure")
-    place.plot(values, [p["failure_latency"] for p in points], "^:", ms=4, label="latency")
+    known = [p for p in points if p["failure_work"] is not None]
+    values = [p["value"] for p in known]
+    place.plot(values, [p["failure_work"] for p in known], "s--", ms=4, label="work of a failure")
+    place.plot(values, [p["failure_latency"] for p in known], "^:", ms=4, label="latency")
     place.set_xlabel(label, fontsize=8)
     place.set_yscale("log")
     place.legend(fontsize=7)
