@@ -31,7 +31,7 @@ __all__ = ["Generate"]
 
 BLOCK_ROWS_MAX = 65_536
 _BLOCK_S = 0.001
-_GRAIN_S = 0.001
+_GRAIN_S = 0.002
 """A read that finds less than this much due waits for more."""
 _JOIN_ROWS = 16_384
 """Blocks are joined (copied) into a batch only up to this many rows."""

@@ -9,6 +9,7 @@ when a driver dies.
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import os
 import signal
@@ -47,6 +48,8 @@ DRIVER = 0
 BEAT_S = 0.2
 FROZEN_S = 1.0
 """A gap this long between two beats means that this process did not run."""
+GC_THRESHOLD = 50_000
+"""Objects made before Python looks for cycles: a node's loop makes few, and a pause is felt."""
 GRACE_S = 0.5
 """How long a loop may take to end once it was told to."""
 
@@ -306,6 +309,9 @@ def prepare_process() -> None:
     """One thread for kernels, quick thread switches, and death together with the parent."""
     pa.set_cpu_count(1)
     sys.setswitchinterval(0.0005)
+    gc.collect()
+    gc.freeze()  # what is here now stays: no need to look at it in every collection
+    gc.set_threshold(GC_THRESHOLD, 20, 100)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
