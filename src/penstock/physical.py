@@ -356,6 +356,7 @@ def _lay_out(
         )
         next_node += shards
     links = _links(stages, heads, where)
+    _check_fed(chains, links)
     grids = [g for s in stages if (g := s.operator.cut_grid_us()) is not None]
     return PhysicalPlan(
         flow.name,
@@ -364,6 +365,21 @@ def _lay_out(
         min(grids) if grids else None,
         {node: chain.index for chain in chains for node in chain.nodes},
     )
+
+
+def _check_fed(chains: Sequence[Chain], links: Sequence[Link]) -> None:
+    """Refuse nodes that nothing leads to: they would never end, and hold up those behind them."""
+    for chain in chains:
+        into = [link for link in links if link.target_chain == chain.index]
+        if into and all(isinstance(link.exchange, Forward) for link in into):
+            fed = max(chains[link.source_chain].shards for link in into)
+            if fed < chain.shards:
+                raise SettingsError(
+                    f"stage {chain.stages[0].name!r}: shards={chain.shards}, but its rows stay in "
+                    f"the {fed} shards that they come from; say by which columns to divide them "
+                    "(partitionBy, or keyBy before it), or leave shards out",
+                    stage=chain.stages[0].name,
+                )
 
 
 def _planned(
