@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from math import isfinite
 
 from penstock.errors import SettingsError
 
@@ -39,8 +40,8 @@ def duration_us(value: Duration, what: str = "duration") -> int:
     (90000000, 500000, 100000)
     """
     if isinstance(value, timedelta):
-        return round(value.total_seconds() * 1_000_000)
-    if isinstance(value, int | float) and not isinstance(value, bool):
+        total = round(value.total_seconds() * 1_000_000)
+    elif isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value):
         total = round(value * 1_000_000)
     elif isinstance(value, str):
         total = _parse_us(value, what)

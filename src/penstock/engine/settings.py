@@ -42,13 +42,20 @@ class RunSettings:
         settings = cls(**options)
         for name in ("hosts", "parallelism"):
             value = getattr(settings, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
+            if value is not None and not _is_positive(value):
                 raise SettingsError(
                     f"start: {name} must be a whole number from 1 up, got {value!r}"
                 )
         for name in ("windowBytes", "rowsMax"):
-            if getattr(settings, name) < 1:
-                raise SettingsError(f"start: {name} must be positive")
+            value = getattr(settings, name)
+            if not _is_positive(value):
+                raise SettingsError(
+                    f"start: {name} must be a whole number from 1 up, got {value!r}"
+                )
+        if not isinstance(settings.availableNow, bool):
+            raise SettingsError(
+                f"start: availableNow is True or False, got {settings.availableNow!r}"
+            )
         if settings.progress not in ("marks", "tracked"):
             raise SettingsError(
                 f"start: progress is 'marks' or 'tracked', got {settings.progress!r}"
@@ -66,3 +73,7 @@ class RunSettings:
     def s(self, name: str) -> float:
         """A duration in seconds."""
         return self.us(name) / 1_000_000
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
