@@ -39,8 +39,7 @@ class ParquetWrite(Operator):
     kind = "parquet"
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
-        Staging(self.path)
+        self.path = str(Staging(os.fspath(path)).path)  # absolute: hosts work in other folders
 
     def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
         try:
@@ -64,7 +63,7 @@ class ParquetCommit(Sink):
     durable = True
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
+        self.path = str(Staging(os.fspath(path)).path)
 
     def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
         if not inputs[0].equals(MANIFEST):

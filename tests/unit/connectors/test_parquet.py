@@ -262,3 +262,10 @@ def test_marker_never_claims_more_than_is_published(
 
 def _refuse(*_: object) -> None:
     raise OSError(28, "No space left on device")
+
+
+def test_a_relative_path_is_the_drivers_whatever_folder_a_host_works_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ParquetWrite("out").path == ParquetCommit("out").path == str(tmp_path / "out")
