@@ -15,6 +15,7 @@ from pyspark import cloudpickle
 
 from penstock.cli.live import watch
 from penstock.cli.output import errors, print_json
+from penstock.engine.settings import RunSettings
 from penstock.engine.spark.session import local_session
 from penstock.errors import SettingsError
 from penstock.flow import Flow
@@ -27,6 +28,7 @@ def run_target(
 ) -> None:
     """Run a flow until it ends, the time is up, or Ctrl-C."""
     options, conf = parse_settings(settings)
+    RunSettings.checked(options)  # before Spark takes its seconds to start
     flow = load_flow(target)
     spark = local_session(f"penstock run {flow.name}", options.get("hosts"), master, conf)
     try:
