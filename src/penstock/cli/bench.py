@@ -67,3 +67,18 @@ def progress(
 
     set_up_logging(verbose)
     _show("Progress tracking", bench_progress(events, pairs), json)
+
+
+@bench_app.command()
+def wcc(
+    vertices: Annotated[int, typer.Option(min=100, help="Vertices of the graph.")] = 500_000,
+    edges: Annotated[int, typer.Option(min=100, help="Edges in the first 99 epochs.")] = 999_000,
+    late: Annotated[int, typer.Option(min=1, help="Edges in the late epoch.")] = 1_000,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Connected components of a growing graph, against a PySpark loop over the whole graph."""
+    from penstock.bench.wcc import bench_wcc
+
+    set_up_logging(verbose)
+    _show("Connected components", bench_wcc(vertices, edges, late), json)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Adjacency", "Growing", "Slots", "least_per_key", "ranges"]
+__all__ = ["Adjacency", "Growing", "Slots", "least_per_key", "ranges", "scattered"]
 
 Integers = npt.NDArray[np.int64]
 Values = npt.NDArray[Any]
@@ -46,6 +46,20 @@ def least_per_key(keys: Integers, values: Values) -> tuple[Integers, Values]:
     first[0] = True
     np.not_equal(keys[1:], keys[:-1], out=first[1:])
     return keys[first], values[first]
+
+
+def scattered(offset: int, n: int) -> Integers:
+    """Numbers ``offset`` to ``offset + n - 1`` of an endless random-looking sequence.
+
+    The same whenever it is asked, as the function of a source must be.
+
+    >>> scattered(0, 3).tolist() == scattered(0, 1).tolist() + scattered(1, 2).tolist()
+    True
+    """
+    mixed = np.arange(offset + 1, offset + n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for _ in range(2):
+        mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    return (mixed >> np.uint64(16)).astype(np.int64)
 
 
 class Growing:
