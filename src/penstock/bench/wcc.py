@@ -1,6 +1,6 @@
 """``penstock bench wcc``: connected components of a growing random graph, against a DataFrame loop.
 
-The stream: 500,000 vertices, 999,000 edges in 99 epochs, then a late epoch of 1,000 edges.  Penstock
+The stream: 500,000 vertices, 999,000 edges in 99 epochs, then a late one of 1,000 edges.  Penstock
 keeps the graph in a loop over four shards in separate hosts, and only changes circulate.  The
 comparison is what a PySpark user writes: alternating large-star and small-star steps (Kiveris et
 al., "Connected components in MapReduce and beyond", 2014) over the whole graph, with the edges

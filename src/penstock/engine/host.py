@@ -25,6 +25,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.core.machine.messages import (
+    DATA,
     Complete,
     Deliver,
     Effect,
@@ -313,11 +314,13 @@ class Host:
         one row.
         """
         taken = [runner.queue.popleft()]
-        if runner.in_loop and runner.queue:
-            _, first = taken[0]
+        _, first = taken[0]
+        if runner.in_loop and runner.queue and first.kind == DATA:  # marks keep their order
             others: deque[tuple[int, Message]] = deque()
             for item in runner.queue:
-                same = item[1].link == first.link and item[1].time == first.time
+                message = item[1]
+                same = message.link == first.link and message.time == first.time
+                same = same and message.kind == DATA
                 (taken if same else others).append(item)
             runner.queue = others
         take = runner.machine.handle if runner.in_loop else runner.machine.received
