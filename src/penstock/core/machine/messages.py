@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from penstock.core.causal.diffs import Diff
+from penstock.core.causal.times import Stamp
 from penstock.core.time import Time
 
 __all__ = [
@@ -16,6 +18,7 @@ __all__ = [
     "Complete",
     "Deliver",
     "Effect",
+    "EndStep",
     "Finish",
     "Message",
     "Report",
@@ -44,6 +47,14 @@ class Message(NamedTuple):
     """With a mark: wall clock at the source when the epoch was cut; for latency figures only."""
     payload: object = None
     size: int = 0
+    target_incarnation: int = 0
+    """With causal recovery: whom the sender means; any other incarnation refuses it."""
+    stamp: Stamp = ()
+    """With causal recovery: the sender's step that made the message."""
+    diff: Diff = ()
+    """With causal recovery: the step, and what it was made from."""
+    more: bool = False
+    """With causal recovery: the next message to the same target belongs to the same step."""
 
 
 class Deliver(NamedTuple):
@@ -80,4 +91,8 @@ class Finish(NamedTuple):
     """All inputs have ended and everything was passed on: the node is done."""
 
 
-Effect = Deliver | Complete | Report | Send | Finish
+class EndStep(NamedTuple):
+    """Everything before is delivered: call ``end_step`` and perform what it gives."""
+
+
+Effect = Deliver | Complete | Report | Send | Finish | EndStep

@@ -1,0 +1,1 @@
+"""Causal recovery: dense times, tree clocks, diffs, logs, replay and the recovery planner."""

@@ -1,0 +1,154 @@
+"""The replay rule over dense times: in which order a restarted node handles its inputs again.
+
+The targets are steps that somebody has seen, in the order of their stamps.  The replay goes from
+target to target.  Just before one, it handles the pending predecessors of the target's own row (of
+every row, up to the marks, if the target is a completion), at stamps strictly between the previous
+one and the target: :func:`slot`.  What has no later target in its row follows after the last one.
+
+Laws, which are the constraints of the thesis's table (Section 3.3.1) for dense times:
+Monotonicity: each row is handled in the order of its stamps.  Regularity: each target is hit at its
+stamp with its input.  Eventuality: an input that would be sent to a child goes after the child's
+position, unless its row forces it before; then the child has it, or provably had no use for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
+
+from penstock.core.causal.clocks import Position
+from penstock.core.causal.diffs import COMPLETION
+from penstock.core.causal.reports import Target
+from penstock.core.causal.times import Stamp, between
+from penstock.errors import InvariantError
+
+__all__ = ["Replay", "Turn", "slot"]
+
+I = TypeVar("I")  # noqa: E741
+
+
+class Turn(NamedTuple, Generic[I]):
+    """What to handle next: an input, or the completion of an epoch."""
+
+    item: I | None
+    """None: the next completion that waits."""
+    exactly: Stamp | None
+    """The stamp of a target, or None …"""
+    before: Stamp | None
+    """… and the target that it must come before, or None: after all targets."""
+
+
+@dataclass
+class Replay(Generic[I]):
+    """Chooses the next input among those that have arrived.
+
+    >>> from penstock.core.causal.diffs import Link
+    >>> replay = Replay([Target((5,), Link(1, (3,), 0))], [1, 2])
+    >>> replay.arrived(2, (1,), "x"); replay.next({}, []) is None
+    True
+    >>> replay.arrived(1, (2,), "y"); replay.arrived(1, (3,), "z")
+    >>> [replay.next({}, []), replay.next({}, [])]
+    [Turn(item='y', exactly=None, before=(5,)), Turn(item='z', exactly=(5,), before=None)]
+    >>> replay.next({}, [])
+    Turn(item='x', exactly=None, before=None)
+    """
+
+    targets: Sequence[Target]
+    senders: Iterable[int]
+    _rows: dict[int, deque[tuple[int, Stamp, I]]] = field(init=False)
+    _next: int = 0
+    _arrivals: int = 0
+
+    def __post_init__(self) -> None:
+        self._rows = {sender: deque() for sender in self.senders}
+
+    @property
+    def over(self) -> bool:
+        """Whether every target was hit."""
+        return self._next == len(self.targets)
+
+    @property
+    def waiting_for(self) -> Target | None:
+        """The next target."""
+        return None if self.over else self.targets[self._next]
+
+    def arrived(self, sender: int, stamp: Stamp, item: I) -> None:
+        """An input came in; each row in order."""
+        self._arrivals += 1
+        self._rows[sender].append((self._arrivals, stamp, item))
+
+    def next(self, marked: Mapping[int, int], completable: Sequence[int]) -> Turn[I] | None:
+        """The next turn, if what it needs has arrived.
+
+        ``marked`` says up to which epoch each sender has marked, ``completable`` the epochs that
+        may be completed now, in order.
+        """
+        if self.over:
+            if completable:
+                return Turn(None, None, None)
+            return self._first()
+        target = self.targets[self._next]
+        if target.made_from.node == COMPLETION:
+            return self._towards_completion(target, marked, completable)
+        row = self._rows[target.made_from.node]
+        if not row:
+            return None
+        _, stamp, item = row[0]
+        if stamp > target.made_from.stamp:
+            raise InvariantError(
+                f"the input of target {target} is missing: its row goes on with {stamp}",
+                target=target,
+            )
+        row.popleft()
+        if stamp < target.made_from.stamp:
+            return Turn(item, None, target.stamp)
+        self._next += 1
+        return Turn(item, target.stamp, None)
+
+    def _towards_completion(
+        self, target: Target, marked: Mapping[int, int], completable: Sequence[int]
+    ) -> Turn[I] | None:
+        epoch = target.made_from.epoch
+        if completable:
+            if completable[0] < epoch:
+                return Turn(None, None, target.stamp)
+            self._next += 1
+            return Turn(None, target.stamp, None)
+        for sender in sorted(self._rows):
+            row = self._rows[sender]
+            if row and marked.get(sender, -1) < epoch:
+                _, _, item = row.popleft()
+                return Turn(item, None, target.stamp)
+        return None
+
+    def _first(self) -> Turn[I] | None:
+        """After the targets: in the order of arrival."""
+        rows = [(row[0][0], sender) for sender, row in self._rows.items() if row]
+        if not rows:
+            return None
+        _, _, item = self._rows[min(rows)[1]].popleft()
+        return Turn(item, None, None)
+
+
+def slot(
+    previous: Stamp, target: Stamp, recipients: Iterable[int], positions: Mapping[int, Position]
+) -> tuple[Stamp, tuple[int, ...]]:
+    """A stamp before a target for an input with these recipients, and who is skipped.
+
+    A recipient whose position is at or after the target cannot be reached from before the target:
+    it has the message, or would provably filter it (the skip rule).
+
+    >>> slot((2,), (6,), [7, 8], {7: Position((3,), 0), 8: Position((6,), 0)})
+    ((4,), (8,))
+    """
+    low = previous
+    skipped = []
+    for child in recipients:
+        position = positions[child].stamp
+        if position >= target:
+            skipped.append(child)
+        else:
+            low = max(low, position)
+    return (between(low, target) if low < target else low), tuple(skipped)

@@ -1,0 +1,110 @@
+"""What a plan is made from, and what it consists of: plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from penstock.core.causal.clocks import Floor, Position
+from penstock.core.causal.diffs import Diff, Link
+from penstock.core.causal.logs import Fact
+from penstock.core.causal.times import ZERO, Stamp
+
+__all__ = ["Cut", "Plan", "Report", "Saved", "Start", "Stored", "Target"]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a node knows at one moment: a survivor's answer, or the facts of a checkpoint."""
+
+    node: int
+    stamp: Stamp = ZERO
+    completed: int = -1
+    newest: int = -1
+    """The largest epoch of anything it handled or made."""
+    clock: Mapping[int, Position] = field(default_factory=dict)
+    """Per sender: the last stamp that it handled, the last epoch that was marked."""
+    floors: Mapping[int, Floor] = field(default_factory=dict)
+    """Per child: how far back its payload log reaches."""
+    diffs: tuple[Diff, ...] = ()
+    facts: tuple[Fact, ...] = ()
+
+
+class Saved(NamedTuple):
+    """A durable checkpoint: where its state is, and what it knows."""
+
+    key: int
+    report: Report
+
+
+class Cut(NamedTuple):
+    """A durable end of an epoch at a source."""
+
+    epoch: int
+    offset: int
+    watermark_us: int | None = None
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What the store has of a node."""
+
+    checkpoints: tuple[Saved, ...] = ()
+    """Oldest first; the last resort (the initial state, or the base) is among them."""
+    determinants: tuple[Diff, ...] = ()
+    cuts: tuple[Cut, ...] = ()
+
+
+class Target(NamedTuple):
+    """A step that somebody has seen: at this stamp, this input."""
+
+    stamp: Stamp
+    made_from: Link
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a node of the failed set starts."""
+
+    node: int
+    checkpoint: int | None
+    """The key of the state to load; None: no state."""
+    stamp: Stamp
+    completed: int
+    clock: Mapping[int, Position]
+    positions: Mapping[int, Position]
+    """Per child: where to resume sending."""
+    targets: tuple[Target, ...] = ()
+    top: Stamp = ZERO
+    """The greatest stamp of this node that anybody knows."""
+    horizon: int = -1
+    trim: Stamp = ZERO
+    """Determinants after this one are void."""
+    offset: int = 0
+    """(Sources) where to read on."""
+    cuts: tuple[Cut, ...] = ()
+    """(Sources) durable cuts after ``completed``."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do about a failed set."""
+
+    failed: frozenset[int]
+    joining: tuple[int, ...] = ()
+    """Live nodes that must restart too: fence them, ask again, plan again."""
+    starts: Mapping[int, Start] = field(default_factory=dict)
+    impossible: str | None = None
+
+    def position(self, sender: int, target: int) -> Position:
+        """Where the edge between two nodes resumes; one of them must be in the failed set."""
+        if target in self.starts:
+            return self.starts[target].clock[sender]
+        return self.starts[sender].positions[target]
+
+    def edges(self) -> list[tuple[int, int]]:
+        """Every edge to open, once."""
+        found = {(sender, node) for node, start in self.starts.items() for sender in start.clock}
+        found |= {(node, child) for node, start in self.starts.items() for child in start.positions}
+        return sorted(found)

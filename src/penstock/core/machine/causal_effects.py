@@ -1,0 +1,95 @@
+"""What a node with causal recovery asks the engine to do, beyond sending and delivering."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from penstock.core.causal.diffs import Diff
+from penstock.core.causal.logs import Bundle
+from penstock.core.causal.reports import Report
+from penstock.core.machine.messages import Effect
+
+__all__ = [
+    "CausalEffect",
+    "Checkpoint",
+    "ReadAgain",
+    "Recovered",
+    "ResumeReading",
+    "Retire",
+    "Spill",
+    "StoreCut",
+    "StoreDeterminants",
+    "TellReport",
+]
+
+
+class Checkpoint(NamedTuple):
+    """A node at one moment, but for its vertices' state; the logs are what others need of it."""
+
+    report: Report
+    log: Mapping[int, tuple[Bundle, ...]]
+
+
+class TellReport(NamedTuple):
+    """Answer the controller's fence."""
+
+    round: int
+    report: Report
+
+
+class Recovered(NamedTuple):
+    """Tell the controller that every target was hit: the node is as good as any other."""
+
+
+class Retire(NamedTuple):
+    """Another incarnation has taken the node's place: stop, and send nothing more."""
+
+
+class StoreDeterminants(NamedTuple):
+    """Make the order of inputs durable, then call ``determinants_stored``."""
+
+    diffs: tuple[Diff, ...]
+
+
+class StoreCut(NamedTuple):
+    """Make the end of a source's epoch durable, then call ``cut_stored``."""
+
+    epoch: int
+    offset: int
+    watermark_us: int | None
+
+
+class ReadAgain(NamedTuple):
+    """Read a range of a source again as one batch: ``produced`` …, then ``end_step``."""
+
+    start: int
+    end: int
+    epoch: int
+
+
+class ResumeReading(NamedTuple):
+    """The source may read on from here, in this epoch."""
+
+    offset: int
+    epoch: int
+
+
+class Spill(NamedTuple):
+    """Move a bundle's payloads out of memory, then call ``spilled``."""
+
+    child: int
+    bundle: Bundle
+
+
+CausalEffect = (
+    Effect
+    | TellReport
+    | Recovered
+    | Retire
+    | StoreDeterminants
+    | StoreCut
+    | ReadAgain
+    | ResumeReading
+    | Spill
+)

@@ -1,0 +1,166 @@
+"""A source under causal recovery: its inputs are ranges of offsets that can be read again.
+
+Where it cut its batches is known from its children's diffs (the range is the last link); where it
+cut its epochs is durable before any mark leaves.  A restarted source first goes through a script
+made of both: ranges that somebody knows are read again exactly, gaps between them as one batch each,
+and durable cuts are made again where they were.  Then it reads on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from penstock.core.causal.diffs import COMPLETION, Link, completion, origin
+from penstock.core.causal.replay import Turn
+from penstock.core.causal.reports import Cut, Start
+from penstock.core.causal.times import Stamp
+from penstock.core.machine.causal import CausalMachine, Item, Step
+from penstock.core.machine.causal_effects import (
+    CausalEffect,
+    ReadAgain,
+    Recovered,
+    ResumeReading,
+    StoreCut,
+)
+from penstock.core.machine.messages import Complete
+from penstock.core.machine.node import Outlet
+from penstock.errors import InvariantError, require
+
+__all__ = ["CausalSource", "script"]
+
+
+class Scripted(NamedTuple):
+    """A range to read again, or a cut to make again."""
+
+    start: int
+    end: int
+    epoch: int
+    cut: Cut | None
+    exactly: Stamp | None = None
+    before: Stamp | None = None
+
+
+def script(start: Start) -> list[Scripted]:
+    """Everything that a restarted source does before it reads on, in order.
+
+    >>> from penstock.core.causal.reports import Target
+    >>> target = Target((3,), Link(-2, (30, 20), 1))
+    >>> found = script(Start(0, None, (1,), -1, {}, {}, (target,), offset=5, cuts=(Cut(0, 12),)))
+    >>> [(item.start, item.end, item.exactly) for item in found]
+    [(5, 12, None), (12, 12, None), (12, 20, None), (20, 30, (3,))]
+    """
+    found: list[Scripted] = []
+    cuts = list(start.cuts)
+    cursor = start.offset
+
+    def read_to(end: int, epoch: int, before: Stamp | None) -> None:
+        nonlocal cursor
+        if cursor < end:
+            found.append(Scripted(cursor, end, epoch, None, before=before))
+            cursor = end
+
+    def cuts_before(epoch: int | None, before: Stamp | None) -> None:
+        while cuts and (epoch is None or cuts[0].epoch < epoch):
+            cut = cuts.pop(0)
+            read_to(cut.offset, cut.epoch, before)
+            found.append(Scripted(cut.offset, cut.offset, cut.epoch, cut, before=before))
+
+    for target in start.targets:
+        link = target.made_from
+        cuts_before(link.epoch, target.stamp)
+        if link.node == COMPLETION:
+            if not cuts or cuts[0].epoch != link.epoch:
+                raise InvariantError(f"source {start.node}: the cut of {link} is not durable")
+            cut = cuts.pop(0)
+            read_to(cut.offset, cut.epoch, target.stamp)
+            found.append(Scripted(cut.offset, cut.offset, cut.epoch, cut, target.stamp))
+        else:
+            end, begin = link.stamp
+            read_to(begin, link.epoch, target.stamp)
+            found.append(Scripted(begin, end, link.epoch, None, target.stamp))
+            cursor = max(cursor, end)
+    cuts_before(None, None)
+    return found
+
+
+class CausalSource(CausalMachine):
+    """A source's node.
+
+    >>> node = CausalSource(5, outlets=[Outlet(9, (7,))])
+    >>> node.read(0, 10, 0); node.cut(0, None, 10)
+    Traceback (most recent call last):
+    penstock.errors.InvariantError: source 5: a cut inside of a step
+    """
+
+    def __init__(
+        self,
+        node: int,
+        inputs: Mapping[int, Sequence[int]] | None = None,
+        outlets: Iterable[Outlet] = (),
+        incarnation: int = 0,
+        incarnations: Mapping[int, int] | None = None,
+        start: Start | None = None,
+        budget_bytes: int | None = None,
+    ) -> None:
+        super().__init__(
+            node,
+            inputs or {},
+            outlets,
+            incarnation,
+            incarnations,
+            start=start,
+            budget_bytes=budget_bytes,
+        )
+        self.offset = start.offset if start is not None else 0
+        self._script = script(start) if start is not None else []
+        self._cut: Cut | None = None
+
+    def read(self, start: int, end: int, epoch: int) -> None:
+        """The reader has a batch: ``produced`` … and ``end_step`` follow."""
+        require(self._step is None, f"source {self.node}: a batch inside of a step")
+        require(start == self.offset, f"source {self.node}: rows {start} after {self.offset}")
+        self.offset = end
+        self.newest = max(self.newest, epoch)
+        self._step = Step((Link(origin(self.node), (end, start), epoch),), Turn(None, None, None))
+
+    def cut(  # type: ignore[override]
+        self, epoch: int, watermark_us: int | None, offset: int
+    ) -> list[CausalEffect]:
+        """The reader has come to the end of an epoch: make that durable first."""
+        require(self._step is None, f"source {self.node}: a cut inside of a step")
+        if epoch <= self.completed_epoch or self._cut is not None:
+            raise InvariantError(
+                f"source {self.node}: cannot cut epoch {epoch} after {self.completed_epoch}"
+            )
+        self._cut = Cut(epoch, offset, watermark_us)
+        return [StoreCut(epoch, offset, watermark_us)]
+
+    def cut_stored(self, epoch: int) -> list[CausalEffect]:
+        """The end of an epoch is durable: it may be marked."""
+        cut, self._cut = self._cut, None
+        if cut is None or cut.epoch != epoch:
+            raise InvariantError(f"source {self.node}: nobody asked to store the cut of {epoch}")
+        self._step = Step((completion(epoch),), Turn(None, None, None))
+        return [Complete(epoch, cut.watermark_us, 0)]
+
+    def _turn(self, effects: list[CausalEffect]) -> Turn[Item] | None:
+        if self._replay is None or self._script:
+            return Turn(None, None, None) if self._script else None
+        self._replay = None
+        self.stamp = max(self.stamp, self._top)
+        effects.append(ResumeReading(self.offset, self.completed_epoch + 1))
+        effects.append(Recovered())
+        return None
+
+    def _begin(self, turn: Turn[Item]) -> list[CausalEffect]:
+        item = self._script.pop(0)
+        turn = Turn(None, item.exactly, item.before)
+        if item.cut is not None:
+            self._step = Step((completion(item.epoch),), turn)
+            return [Complete(item.epoch, item.cut.watermark_us, 0)]
+        self.offset = item.end
+        self.newest = max(self.newest, item.epoch)
+        made_from = Link(origin(self.node), (item.end, item.start), item.epoch)
+        self._step = Step((made_from,), turn)
+        return [ReadAgain(item.start, item.end, item.epoch)]

@@ -1,0 +1,280 @@
+"""The controller's part of causal recovery: fence, collect, plan, start, open.
+
+Theory of operation
+-------------------
+    QUIET --nodes lost--> COLLECTING --all reports in--> STARTING --all started--> OPENING --> QUIET
+                              ^------------- more nodes lost, or joining -------------'
+
+- The failed set is every node that was lost and every node not durably recorded as recovered.
+- New incarnations for all of it are made durable before anybody hears of them.  The store refuses
+  the old ones from then on; so does every node that has been told.
+- Survivors answer with reports made after the fence.  The plan is a pure function of these and of
+  what is durable.  If it needs more nodes to restart, they are fenced too and everybody is asked
+  again, in a new round; answers of older rounds are ignored.
+- Nodes of the failed set get their starts; when all have acknowledged, each edge is opened by one
+  message to its sender.
+- A node counts as failed until it has said that it hit all its targets.
+
+A controller that restarts reads its :class:`Record` and does the same again with the same failed
+set, at new incarnations.  It needs nothing else.
+
+The machine never reads the store: ``Collect`` asks for what is durable, ``stored`` brings it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from penstock.core.causal.clocks import Position
+from penstock.core.causal.graph import CausalGraph
+from penstock.core.causal.plan import low_epoch, plan, watermark
+from penstock.core.causal.reports import Plan, Report, Start, Stored
+
+__all__ = [
+    "Collect",
+    "Fence",
+    "FenceStore",
+    "GiveUp",
+    "OpenEdge",
+    "Persist",
+    "Record",
+    "RecoveryEffect",
+    "RecoveryMachine",
+    "StartNode",
+    "Truncate",
+]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the controller must not forget."""
+
+    incarnations: Mapping[int, int]
+    unfinished: frozenset[int] = frozenset()
+    """Nodes that were restarted and have not recovered."""
+    recoveries: int = 0
+
+
+class Persist(NamedTuple):
+    """Make the record durable before performing anything that follows."""
+
+    record: Record
+
+
+class FenceStore(NamedTuple):
+    """Let the store refuse every other incarnation of these nodes, at once."""
+
+    incarnations: Mapping[int, int]
+
+
+class Collect(NamedTuple):
+    """Bring what the store has of these nodes: call ``stored``."""
+
+    round: int
+    nodes: tuple[int, ...]
+
+
+class Fence(NamedTuple):
+    """Tell a survivor who has new incarnations; it answers with its report."""
+
+    node: int
+    round: int
+    incarnations: Mapping[int, int]
+
+
+class StartNode(NamedTuple):
+    """Start a new incarnation of a node; it answers ``started``."""
+
+    node: int
+    incarnation: int
+    incarnations: Mapping[int, int]
+    """Its neighbours'."""
+    start: Start
+
+
+class OpenEdge(NamedTuple):
+    """Tell a sender to send again after a position, then to go on."""
+
+    sender: int
+    target: int
+    incarnation: int
+    """The target's."""
+    position: Position
+
+
+class Truncate(NamedTuple):
+    """Tell a node that nobody goes back behind these positions."""
+
+    node: int
+    positions: Mapping[int, Position]
+    epoch: int
+    checkpoint: int | None
+    """Checkpoints before this one may go."""
+
+
+class GiveUp(NamedTuple):
+    """Too much was lost for causal recovery."""
+
+    reason: str
+
+
+RecoveryEffect = Persist | FenceStore | Collect | Fence | StartNode | OpenEdge | Truncate | GiveUp
+
+
+@dataclass
+class _Round:
+    number: int
+    failed: frozenset[int]
+    fences: dict[int, int]
+    waiting: set[int]
+    reports: dict[int, Report] = field(default_factory=dict)
+    stored: Mapping[int, Stored] | None = None
+    plan: Plan | None = None
+    starting: set[int] = field(default_factory=set)
+
+
+class RecoveryMachine:
+    """Decides, from losses and reports, who restarts where.
+
+    >>> from penstock.core.causal.graph import Kind
+    >>> graph = CausalGraph({0: Kind.SOURCE, 1: Kind.STATELESS, 2: Kind.SINK}, {1: (0,), 2: (1,)})
+    >>> machine = RecoveryMachine(graph, Record({0: 1, 1: 1, 2: 1}))
+    >>> effects = machine.lost({1: 1})
+    >>> [type(effect).__name__ for effect in effects]
+    ['Persist', 'FenceStore', 'Fence', 'Fence', 'Collect']
+    >>> machine.record.incarnations[1], machine.failed
+    (2, frozenset({1}))
+    """
+
+    def __init__(self, graph: CausalGraph, record: Record, round_: int = 0) -> None:
+        self.graph = graph
+        self.record = record
+        self._number = round_
+        self._round: _Round | None = None
+        self.history: list[Plan] = []
+
+    @property
+    def failed(self) -> frozenset[int]:
+        """The nodes that are restarting or have not recovered."""
+        return self.record.unfinished
+
+    @property
+    def quiet(self) -> bool:
+        """Whether everybody is as good as everybody else."""
+        return not self.record.unfinished
+
+    # -- events ----------------------------------------------------------------------------------
+
+    def resumed(self) -> list[RecoveryEffect]:
+        """A new controller has read the record: run unfinished recoveries again."""
+        return self._again(frozenset()) if self.record.unfinished else []
+
+    def lost(self, nodes: Mapping[int, int]) -> list[RecoveryEffect]:
+        """These incarnations of nodes are gone, or taken for gone; old news changes nothing."""
+        gone = frozenset(node for node, number in nodes.items() if number == self._now(node))
+        return self._again(gone) if gone else []
+
+    def reported(self, node: int, round_: int, report: Report) -> list[RecoveryEffect]:
+        """A survivor's answer to a fence."""
+        current = self._round
+        if current is None or current.number != round_ or node not in current.waiting:
+            return []
+        current.waiting.discard(node)
+        current.reports[node] = report
+        return self._maybe_plan(current)
+
+    def stored(self, round_: int, stored: Mapping[int, Stored]) -> list[RecoveryEffect]:
+        """What is durable of the failed nodes."""
+        current = self._round
+        if current is None or current.number != round_:
+            return []
+        current.stored = stored
+        return self._maybe_plan(current)
+
+    def started(self, node: int, incarnation: int) -> list[RecoveryEffect]:
+        """A new incarnation has taken its start."""
+        current = self._round
+        if current is None or current.plan is None or incarnation != self._now(node):
+            return []
+        current.starting.discard(node)
+        if current.starting:
+            return []
+        found, self._round = current.plan, None
+        return [
+            OpenEdge(sender, target, self._now(target), found.position(sender, target))
+            for sender, target in found.edges()
+        ]
+
+    def recovered(self, node: int, incarnation: int) -> list[RecoveryEffect]:
+        """A restarted node has hit all its targets."""
+        if incarnation != self._now(node) or node not in self.record.unfinished:
+            return []
+        self.record = Record(
+            self.record.incarnations, self.record.unfinished - {node}, self.record.recoveries
+        )
+        return [Persist(self.record)]
+
+    def watermark_due(self, stored: Mapping[int, Stored]) -> list[RecoveryEffect]:
+        """Now and then, with what is durable of all nodes: what may be forgotten."""
+        if not self.quiet:
+            return []
+        found = watermark(self.graph, stored)
+        if found.impossible is not None:
+            return []
+        epoch = low_epoch(found)
+        return [
+            Truncate(
+                node,
+                {child: found.position(node, child) for child in self.graph.children[node]},
+                epoch,
+                found.starts[node].checkpoint if node in found.starts else None,
+            )
+            for node in self.graph.order
+        ]
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _now(self, node: int) -> int:
+        return self.record.incarnations[node]
+
+    def _again(self, nodes: frozenset[int]) -> list[RecoveryEffect]:
+        """Fence the failed set, grown by some nodes, and ask everybody else."""
+        failed = self.record.unfinished | nodes
+        incarnations = {
+            node: number + 1 if node in failed else number
+            for node, number in self.record.incarnations.items()
+        }
+        self.record = Record(incarnations, failed, self.record.recoveries + 1)
+        self._number = self.record.recoveries
+        fences = {node: incarnations[node] for node in sorted(failed)}
+        survivors = [node for node in self.graph.order if node not in failed]
+        self._round = _Round(self._number, failed, fences, set(survivors))
+        return [
+            Persist(self.record),
+            FenceStore(fences),
+            *(Fence(node, self._number, fences) for node in survivors),
+            Collect(self._number, tuple(sorted(failed))),
+        ]
+
+    def _maybe_plan(self, current: _Round) -> list[RecoveryEffect]:
+        if current.waiting or current.stored is None or current.plan is not None:
+            return []
+        found = plan(self.graph, current.failed, current.reports, current.stored)
+        if found.impossible is not None:
+            return [GiveUp(found.impossible)]
+        if found.joining:
+            return self._again(frozenset(found.joining))
+        current.plan = found
+        current.starting = set(found.starts)
+        self.history.append(found)
+        return [
+            StartNode(node, self._now(node), self._neighbours(node), found.starts[node])
+            for node in self.graph.order
+            if node in found.starts
+        ]
+
+    def _neighbours(self, node: int) -> dict[int, int]:
+        near = {*self.graph.parents[node], *self.graph.children[node]}
+        return {other: self._now(other) for other in sorted(near)}
