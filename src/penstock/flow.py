@@ -144,12 +144,17 @@ class Flow:
 
     # -- running ---------------------------------------------------------------------------------
 
-    def explain(self) -> str:
-        """The stages, one per line, with schemas and exchanges; also printed."""
-        from penstock.explain import explain
+    def explain(self, picture: str | None = None) -> str:
+        """The stages and nodes, loops and what they do to times, as text; also printed.
+
+        With ``picture`` the same is drawn into that file, as SVG.
+        """
+        from penstock.explain import draw, explain
 
         text = explain(self)
         print(text)
+        if picture is not None:
+            draw(self, picture)
         return text
 
     def start(self, spark: SparkSession, **options: Any) -> FlowQuery:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from penstock.core.progress.marks import EPOCH_END, WATERMARK_END
+from penstock.core.time import CONVERGED
 from penstock.physical import PhysicalPlan
 
 __all__ = ["FlowProgress", "progress_of"]
@@ -106,6 +107,7 @@ def _stage(
     watermarks = [node["watermark_us"] for node in nodes]
     known = [w for w in watermarks if w is not None]
     counters: dict[str, int] = {}
+    loops = [node["counters_of_loops"] for node in nodes]
     for node in nodes:
         for key, value in node["counters"].items():
             counters[key] = counters.get(key, 0) + value
@@ -123,6 +125,10 @@ def _stage(
         "busySeconds": busy,
         "load": load,
         "counters": counters,
+        "loopCounters": [
+            max((count for count in each if count < CONVERGED), default=0)
+            for each in zip(*loops, strict=False)
+        ],
     }
 
 

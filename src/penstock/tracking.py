@@ -11,7 +11,7 @@ where rows leave it, the sending nodes mark an epoch once no count is left that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.core.graph import GraphBuilder, LogicalGraph
@@ -22,7 +22,7 @@ from penstock.errors import GraphError
 from penstock.operators.watermark import WithWatermark
 from penstock.physical import Chain, Link, PhysicalPlan
 
-__all__ = ["TrackingPlan", "tracking_plan"]
+__all__ = ["TrackingPlan", "graph_of", "tracking_plan"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,11 @@ def tracking_plan(plan: PhysicalPlan, whole: bool = False) -> TrackingPlan | Non
         return None
     if whole:
         _check_watermarks(plan)
+    return graph_of(plan, tracked)
+
+
+def graph_of(plan: PhysicalPlan, tracked: Sequence[Chain]) -> TrackingPlan:
+    """Some chains of a plan, and the links and loops around them, as a logical graph."""
     builder = GraphBuilder()
     for chain in tracked:
         for depth, name in enumerate(chain.loops):

@@ -166,12 +166,20 @@ class FlowQuery:
         """What made the flow fail, None if nothing did."""
         return self._error
 
-    def explain(self) -> str:
-        """The flow's stages as they run; also printed."""
-        from penstock.explain import explain_plan
+    def explain(self, picture: str | None = None) -> str:
+        """The flow's nodes, where they run, and each one's frontier; also printed.
 
-        text = explain_plan(self._controller.plan, self._controller.placement)
+        With ``picture`` the flow is drawn into that file, as SVG, with the frontiers.
+        """
+        from penstock.explain import draw, explain_plan, frontiers
+
+        controller = self._controller
+        tracked = None if controller.hub is None else controller.hub.frontiers()
+        moved = frontiers(controller.plan, controller.figures(), tracked)
+        text = explain_plan(controller.plan, controller.placement, moved)
         print(text)
+        if picture is not None:
+            draw(self.flow, picture, controller.plan, moved)
         return text
 
     # -- beyond ----------------------------------------------------------------------------------
