@@ -13,7 +13,7 @@ from itertools import pairwise
 
 __all__ = ["Picture"]
 
-GAP_X, GAP_Y, PAD, TITLE, LANE = 70, 22, 18, 24, 26
+GAP_X, GAP_Y, PAD, TITLE, LANE = 96, 22, 18, 24, 26
 CHARACTER, LINE = 6.6, 15
 STYLE = """
 text { font-family: 'DejaVu Sans', Helvetica, sans-serif; font-size: 11px; fill: #1d2733; }
@@ -162,6 +162,8 @@ class Picture:
             widest = max(member.width for member in column)
             y = TITLE + PAD / 2 + (tallest - height) / 2
             for member in column:
+                if type(member) is _Item:
+                    member.width = widest
                 member.x, member.y = x + (widest - member.width) / 2, y
                 y += member.height + GAP_Y
             x += widest + GAP_X
@@ -225,11 +227,13 @@ class Picture:
             label = _text((x1 + x2) / 2, floor - 4, "label back-label", arrow.label, middle=True)
             return f'<path class="arrow back" d="{path}" marker-end="url(#tip)"/>{label}'
         points = [(source.x + source.width, source.y + source.height / 2)]
-        points += [(gap.x, gap.y + gap.height / 2) for gap in self._gaps.get(arrow, ())]
+        for gap in self._gaps.get(arrow, ()):
+            height = gap.y + gap.height / 2
+            points += [(gap.x, height), (gap.x + gap.width, height)]
         points.append((target.x - 1, target.y + target.height / 2))
         path = f"M{points[0][0]:.1f},{points[0][1]:.1f}"
         for (x1, y1), (x2, y2) in pairwise(points):
-            bend = max(30.0, (x2 - x1) / 2)
+            bend = (x2 - x1) / 2
             path += f" C{x1 + bend:.1f},{y1:.1f} {x2 - bend:.1f},{y2:.1f} {x2:.1f},{y2:.1f}"
         (x1, y1), (x2, y2) = points[-2:]
         label = _text((x1 + x2) / 2, (y1 + y2) / 2 - 5, "label", arrow.label, middle=True)
