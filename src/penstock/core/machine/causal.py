@@ -40,6 +40,7 @@ from penstock.core.machine.causal_effects import (
     Retire,
     Spill,
     StoreDeterminants,
+    TakeCheckpoint,
     TellReport,
 )
 from penstock.core.machine.messages import (
@@ -128,6 +129,8 @@ class CausalMachine(NodeMachine):
         self._step: Step | None = None
         self._durable: Stamp = ZERO
         self._top: Stamp = ZERO
+        self.checkpoint_due = False
+        """Set it, and a checkpoint is taken between the present step and the next."""
         if start is not None:
             self._start(start, checkpoint)
 
@@ -151,6 +154,15 @@ class CausalMachine(NodeMachine):
     def replaying(self) -> bool:
         """Whether targets are left."""
         return self._replay is not None
+
+    @property
+    def clock(self) -> Mapping[int, Stamp]:
+        """Per sender: the last stamp that was handled."""
+        return self._clock
+
+    def incarnation_of(self, sender: int) -> int:
+        """The incarnation of a sender that counts here."""
+        return self._incarnations[sender]
 
     def begin(self) -> list[CausalEffect]:
         """Called once, after a start: what can be done before any input."""
@@ -179,6 +191,9 @@ class CausalMachine(NodeMachine):
 
     def _pump(self) -> list[CausalEffect]:
         effects: list[CausalEffect] = []
+        if self.checkpoint_due and self._step is None and self._replay is None:
+            self.checkpoint_due = False
+            effects.append(TakeCheckpoint(self.checkpoint()))
         while self._step is None:
             turn = self._turn(effects)
             if turn is None:

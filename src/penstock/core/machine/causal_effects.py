@@ -20,6 +20,7 @@ __all__ = [
     "Spill",
     "StoreCut",
     "StoreDeterminants",
+    "TakeCheckpoint",
     "TellReport",
 ]
 
@@ -29,6 +30,12 @@ class Checkpoint(NamedTuple):
 
     report: Report
     log: Mapping[int, tuple[Bundle, ...]]
+
+
+class TakeCheckpoint(NamedTuple):
+    """Copy the vertices' state now and store it with this, in the background."""
+
+    checkpoint: Checkpoint
 
 
 class TellReport(NamedTuple):
@@ -84,6 +91,7 @@ class Spill(NamedTuple):
 
 CausalEffect = (
     Effect
+    | TakeCheckpoint
     | TellReport
     | Recovered
     | Retire

@@ -1,0 +1,1 @@
+"""A deterministic simulator of causal recovery: real machines, simulated clock, network and store."""

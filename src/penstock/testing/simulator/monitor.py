@@ -1,0 +1,152 @@
+"""Invariants, checked as the simulation goes, and at its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.causal.diffs import Link, pairs, show_diff
+from penstock.core.causal.graph import Kind
+from penstock.core.causal.times import Stamp
+from penstock.core.machine.messages import DATA, Deliver, Message
+from penstock.testing.simulator.stages import Row, expected, fresh, mix
+
+if TYPE_CHECKING:
+    from penstock.testing.simulator.process import Process
+    from penstock.testing.simulator.world import World
+
+__all__ = ["Monitor", "Violation"]
+
+
+class Violation(Exception):  # noqa: N818
+    """An invariant does not hold."""
+
+    def __init__(self, rule: str, what: str) -> None:
+        super().__init__(f"{rule}: {what}")
+        self.rule = rule
+
+
+class Monitor:
+    """Watches what nodes handle, complete and publish."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._meaning: dict[tuple[int, Stamp], Link] = {}
+        self._inputs: dict[int, dict[int, list[Row]]] = {}
+
+    # -- Monotonicity, Regularity ----------------------------------------------------------------
+
+    def received(self, process: Process, message: Message) -> None:
+        """A message that a node is about to take in."""
+        if message.kind != DATA or process.zombie:
+            return
+        for link, made_from in pairs(message.diff):
+            if made_from is None:
+                continue
+            key = (link.node, link.stamp)
+            known = self._meaning.get(key)
+            if known is None or known == made_from:
+                self._meaning[key] = made_from
+                continue
+            if self._held(key, known):
+                raise Violation(
+                    "Regularity",
+                    f"{process.name} got {show_diff(message.diff)}, but somebody knows "
+                    f"{show_diff((link, known))}",
+                )
+            self._meaning[key] = made_from
+
+    def _held(self, key: tuple[int, Stamp], meaning: Link) -> bool:
+        """Whether a live node has handled something with this meaning."""
+        for process in self.world.processes.values():
+            if not process.alive or process.zombie:
+                continue
+            for diff in process.machine.diffs.diffs:
+                for link, made_from in pairs(diff):
+                    if (link.node, link.stamp) == key and made_from == meaning:
+                        return True
+        return False
+
+    def delivered(self, process: Process, effect: Deliver) -> None:
+        """Rows reach a vertex."""
+        world = self.world
+        if world.trace is not None:
+            world.note(f"{process.name} handles {effect.payload} of epoch {effect.time.epoch}")
+
+    def handled(self, process: Process, before: dict[int, Stamp], message: Message) -> None:
+        """After a message was taken in: clocks never go back."""
+        now = process.machine.clock
+        for sender, stamp in before.items():
+            if now[sender] < stamp:
+                raise Violation("Monotonicity", f"{process.name}: {sender} went back to {now}")
+
+    # -- exactly once, no frontier ahead ---------------------------------------------------------
+
+    def completed(self, process: Process, epoch: int, rows: list[Row]) -> None:
+        """An epoch is complete at a node: it must have had exactly the epoch's rows."""
+        if self.world.trace is not None:
+            self.world.note(f"{process.name} completes epoch {epoch}")
+        if process.zombie or process.kind not in (Kind.STATEFUL, Kind.SINK):
+            return
+        ids = sorted(row[0] for row in rows)
+        wanted = [row[0] for row in self.inputs(process.node, epoch)]
+        if ids != sorted(wanted):
+            missing = sorted(set(wanted) - set(ids))
+            extra = sorted(i for i in set(ids) if ids.count(i) > wanted.count(i))
+            raise Violation(
+                "exactly-once",
+                f"{process.name} completed epoch {epoch} without {missing}, and with {extra} "
+                "too many",
+            )
+
+    def inputs(self, node: int, epoch: int) -> list[Row]:
+        """The rows (their ids) that reach a node in an epoch."""
+        world = self.world
+        graph = world.shape.graph
+        uncut = [source for source, cuts in world.store.cuts.items() if len(cuts) <= epoch]
+        for source in uncut:
+            if node in graph.descendants[source]:
+                raise Violation(
+                    "no frontier ahead",
+                    f"epoch {epoch} is complete at {node}, but source {source} has not cut it",
+                )
+        if uncut:
+            return expected(world.shape, world.store.cuts, epoch, fresh(world.shape))[node]
+        if epoch not in self._inputs:
+            self._inputs[epoch] = expected(
+                world.shape, world.store.cuts, epoch, fresh(world.shape)
+            )
+        return self._inputs[epoch][node]
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def ended(self) -> None:
+        """Everything was published, and it is what some run without failures publishes."""
+        world = self.world
+        shape = world.shape
+        for process in world.processes.values():
+            if not process.alive or process.machine.replaying:
+                raise Violation("Eventuality", f"{process.name} did not recover")
+        for sink, epochs in world.store.published.items():
+            if len(epochs) != shape.epochs:
+                raise Violation(
+                    "Eventuality",
+                    f"sink {sink} published {sorted(epochs)} of {shape.epochs} epochs",
+                )
+        orders: dict[int, dict[int, int]] = {}
+        for node in shape.graph.order:
+            if shape.graph.kinds[node] is Kind.ORDERED:
+                digest = 0
+                orders[node] = {}
+                for row in world.processes[node].vertex.history:
+                    digest = mix(digest, row[0] ^ row[1])
+                    orders[node][mix(row[0], node)] = digest % 1000
+        vertices = fresh(shape)
+        for epoch in range(shape.epochs):
+            inputs = expected(shape, world.store.cuts, epoch, vertices, orders)
+            for sink, epochs in world.store.published.items():
+                if epochs[epoch] != inputs[sink]:
+                    raise Violation(
+                        "equivalence",
+                        f"sink {sink} published {epochs[epoch]} in epoch {epoch}; a run without "
+                        f"failures in the same order would have published {inputs[sink]}",
+                    )

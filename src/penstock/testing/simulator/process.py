@@ -1,0 +1,195 @@
+"""A simulated process: one incarnation of one node, its machine and its vertex."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.causal.graph import Kind
+from penstock.core.causal.reports import Start
+from penstock.core.machine.causal import CausalMachine
+from penstock.core.machine.causal_effects import (
+    CausalEffect,
+    ReadAgain,
+    Recovered,
+    ResumeReading,
+    Retire,
+    StoreCut,
+    StoreDeterminants,
+    TakeCheckpoint,
+    TellReport,
+)
+from penstock.core.machine.causal_source import CausalSource
+from penstock.core.machine.messages import Complete, Deliver, EndStep, Send
+from penstock.core.machine.node import Outlet
+from penstock.core.time import Time
+from penstock.testing.simulator.stages import Row, Vertex, distribute, source_rows
+
+if TYPE_CHECKING:
+    from penstock.testing.simulator.world import World
+
+__all__ = ["Process", "outlets"]
+
+
+def outlets(world: World, node: int) -> list[Outlet]:
+    """One link per node, to all its children."""
+    children = world.shape.graph.children[node]
+    return [Outlet(node, children)] if children else []
+
+
+class Process:
+    """Performs its machine's effects on the simulated world."""
+
+    def __init__(
+        self,
+        world: World,
+        node: int,
+        incarnation: int,
+        incarnations: dict[int, int],
+        start: Start | None = None,
+    ) -> None:
+        self.world = world
+        self.node = node
+        self.incarnation = incarnation
+        self.kind = world.shape.graph.kinds[node]
+        self.alive = True
+        self.paused = 0
+        self.zombie = False
+        self.reading = start is None
+        self.epoch = 0
+        self.writes: deque[tuple[str, Any]] = deque()
+        self.vertex = Vertex(self.kind, node, world.shape.modes[node])
+        self._queue: deque[CausalEffect] = deque()
+        self._busy = False
+        graph = world.shape.graph
+        mutant = world.mutant
+        if self.kind is Kind.SOURCE:
+            self.machine: CausalMachine = mutant.source(
+                node, {}, outlets(world, node), incarnation, incarnations, start=start
+            )
+            return
+        checkpoint = None
+        if start is not None and node in world.store.checkpoints:
+            kept = world.store.find(node, start.checkpoint or 0)
+            checkpoint = kept.checkpoint
+            self.vertex = kept.vertex.copy()
+        self.machine = mutant.machine(
+            node,
+            {parent: [parent] for parent in graph.parents[node]},
+            outlets(world, node),
+            incarnation,
+            incarnations,
+            determined=node in graph.determined,
+            start=start,
+            checkpoint=checkpoint,
+        )
+
+    @property
+    def name(self) -> str:
+        """Node and incarnation."""
+        return f"{self.kind.value} {self.node}#{self.incarnation}"
+
+    # -- performing ------------------------------------------------------------------------------
+
+    def perform(self, effects: Iterable[CausalEffect]) -> None:
+        """Perform effects and what they lead to, in order."""
+        self._queue.extendleft(reversed(list(effects)))
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._queue and self.alive:
+                self._perform(self._queue.popleft())
+        finally:
+            self._busy = False
+
+    def _perform(self, effect: CausalEffect) -> None:
+        world = self.world
+        machine = self.machine
+        if isinstance(effect, Send):
+            world.network.send(self, effect.message)
+        elif isinstance(effect, Deliver):
+            rows: tuple[Row, ...] = effect.payload  # type: ignore[assignment]
+            world.monitor.delivered(self, effect)
+            self._produce(self.vertex.receive(rows, effect.time.epoch), effect.time)
+        elif isinstance(effect, EndStep):
+            self.perform(machine.end_step())
+        elif isinstance(effect, Complete):
+            self._complete(effect)
+        elif isinstance(effect, ReadAgain):
+            self._produce(source_rows(self.node, effect.start, effect.end), Time.root(effect.epoch))
+            self.perform(machine.end_step())
+        elif isinstance(effect, ResumeReading):
+            self.reading = True
+            self.epoch = effect.epoch
+        elif isinstance(effect, StoreCut):
+            self.reading = False
+            self.writes.append(("cut", effect))
+        elif isinstance(effect, StoreDeterminants):
+            self.writes.append(("determinants", effect))
+        elif isinstance(effect, TakeCheckpoint):
+            self.writes.append(("checkpoint", (effect.checkpoint, self.vertex.copy())))
+        elif isinstance(effect, TellReport):
+            world.tell("report", self, (effect.round, effect.report))
+        elif isinstance(effect, Recovered):
+            world.tell("recovered", self, None)
+        elif isinstance(effect, Retire):
+            self.alive = False
+
+    def _produce(self, rows: tuple[Row, ...], time: Time) -> None:
+        parts = distribute(self.world.shape, self.node, rows)
+        if parts:
+            self.machine.produced(
+                self.node, [(child, part, 8 * len(part)) for child, part in parts.items()], time
+            )
+
+    def _complete(self, effect: Complete) -> None:
+        time = Time.root(effect.epoch)
+        out, rows = self.vertex.complete(effect.epoch)
+        self.world.monitor.completed(self, effect.epoch, rows)
+        if self.kind is Kind.SINK and not self.world.publish(self, effect.epoch, rows):
+            self.alive = False
+            return
+        self._produce(out, time)
+        machine = self.machine
+        machine.checkpoint_due = machine.checkpoint_due or self.world.wants_checkpoint(self)
+        watermarks = {link: effect.watermark_us for link in machine.outlets}
+        self.perform(machine.completed(effect.epoch, watermarks, effect.cut_us))
+
+    # -- sources ---------------------------------------------------------------------------------
+
+    def read(self) -> None:
+        """A source's turn: a batch, or the end of an epoch."""
+        machine = self.machine
+        assert isinstance(machine, CausalSource)
+        random = self.world.random
+        shape = self.world.shape
+        if random.random() < shape.cut_share:
+            self.perform(machine.cut(self.epoch, machine.offset, machine.offset))
+            return
+        start = machine.offset
+        end = start + random.randint(1, shape.batch_max)
+        machine.read(start, end, self.epoch)
+        self._produce(source_rows(self.node, start, end), Time.root(self.epoch))
+        self.perform(machine.end_step())
+
+    def written(self) -> None:
+        """The store has performed the oldest write."""
+        what, value = self.writes.popleft()
+        store = self.world.store
+        if not (store.allowed(self.node, self.incarnation) or self.world.mutant.stale_writes):
+            self.alive = False
+            return
+        if what == "checkpoint":
+            store.keep(self.node, *value)
+        elif what == "determinants":
+            store.determinants[self.node].extend(value.diffs)
+            if self.alive:
+                self.perform(self.machine.determinants_stored(value.diffs[-1][0].stamp))
+        else:
+            self.world.cut(self, value)
+            if self.alive and isinstance(self.machine, CausalSource):
+                self.epoch = value.epoch + 1
+                self.reading = True
+                self.perform(self.machine.cut_stored(value.epoch))

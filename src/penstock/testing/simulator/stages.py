@@ -1,0 +1,201 @@
+"""What simulated nodes compute, and what they must have computed in the end.
+
+Rows are (id, value).  Where a row goes and whether it is filtered depends on its id alone, so the
+rows that reach a node in an epoch are known from the sources' cuts.  Values may depend on the order
+in which an *ordered* node handled its inputs; given that order, they are known too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+
+from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.causal.reports import Cut
+
+__all__ = [
+    "Row",
+    "Shape",
+    "Vertex",
+    "distribute",
+    "expected",
+    "fresh",
+    "mix",
+    "random_shape",
+    "source_rows",
+]
+
+Row = tuple[int, int]
+Rows = tuple[Row, ...]
+MASK = (1 << 32) - 1
+
+
+def mix(first: int, second: int) -> int:
+    """Two numbers as one; the same everywhere."""
+    value = (first * 1_000_003 ^ (second + 7) * 2_654_435_761) & MASK
+    return (value ^ value >> 15) & MASK
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A graph, what its nodes do, and how much the sources read."""
+
+    graph: CausalGraph
+    modes: Mapping[int, str]
+    epochs: int
+    batch_max: int = 3
+    cut_share: float = 0.35
+
+
+def source_rows(source: int, start: int, end: int) -> Rows:
+    """Rows of a source by offset."""
+    return tuple((mix(source, offset), offset % 10) for offset in range(start, end))
+
+
+def distribute(shape: Shape, node: int, rows: Rows) -> dict[int, Rows]:
+    """Which child gets which rows."""
+    children = shape.graph.children[node]
+    if not rows or not children:
+        return {}
+    mode = shape.modes[node]
+    if mode == "broadcast":
+        return dict.fromkeys(children, rows)
+    parts: dict[int, list[Row]] = {}
+    for row in rows:
+        if mode == "filter" and row[0] >> 2 & 1:
+            continue
+        parts.setdefault(children[(row[0] >> 5) % len(children)], []).append(row)
+    return {child: tuple(parts[child]) for child in sorted(parts)}
+
+
+@dataclass
+class Vertex:
+    """A node's function and state; copied for checkpoints."""
+
+    kind: Kind
+    node: int
+    mode: str
+    epochs: dict[int, list[Row]] = field(default_factory=dict)
+    """(Stateful, sink) rows by epoch that is not complete."""
+    total: int = 0
+    history: list[Row] = field(default_factory=list)
+    """(Ordered) its inputs, in order."""
+    digest: int = 0
+
+    def copy(self) -> Vertex:
+        """An independent copy."""
+        return Vertex(
+            self.kind,
+            self.node,
+            self.mode,
+            {epoch: list(rows) for epoch, rows in self.epochs.items()},
+            self.total,
+            list(self.history),
+            self.digest,
+        )
+
+    def receive(self, rows: Rows, epoch: int) -> Rows:
+        """Handle rows; give the output."""
+        if self.kind is Kind.ORDERED:
+            out = []
+            for row in rows:
+                self.history.append(row)
+                self.digest = mix(self.digest, row[0] ^ row[1])
+                out.append((mix(row[0], self.node), self.digest % 1000))
+            return tuple(out)
+        if self.kind in (Kind.STATEFUL, Kind.SINK):
+            self.epochs.setdefault(epoch, []).extend(rows)
+            if self.kind is Kind.SINK or self.mode != "broadcast":
+                return ()
+        return tuple((mix(row[0], self.node), row[1] + 1) for row in rows)
+
+    def complete(self, epoch: int) -> tuple[Rows, list[Row]]:
+        """An epoch is complete: the output, and the rows that it had."""
+        if self.kind not in (Kind.STATEFUL, Kind.SINK):
+            return (), []
+        rows = sorted(self.epochs.pop(epoch, []))
+        self.total += sum(value for _, value in rows)
+        if self.kind is Kind.SINK:
+            return (), rows
+        return ((mix(self.node + 100, epoch), self.total % 1000),), rows
+
+
+def expected(
+    shape: Shape,
+    cuts: Mapping[int, list[Cut]],
+    epoch: int,
+    vertices: Mapping[int, Vertex],
+    orders: Mapping[int, Mapping[int, int]] | None = None,
+) -> dict[int, list[Row]]:
+    """The rows that reach each node in an epoch, sorted.
+
+    ``vertices`` carries the totals from epoch to epoch.  ``orders`` gives, for ordered nodes, the
+    value of each output id.
+    """
+    graph = shape.graph
+    inputs: dict[int, list[Row]] = {node: [] for node in graph.order}
+    for node in graph.order:
+        if graph.kinds[node] is Kind.SOURCE:
+            offsets = [0, *(cut.offset for cut in cuts[node])][epoch : epoch + 2]
+            batches: list[Rows] = []
+            if len(offsets) == 2:
+                batches = [(row,) for row in source_rows(node, *offsets)]
+        else:
+            rows = inputs[node] = sorted(inputs[node])
+            vertex = vertices[node]
+            batches = [vertex.receive((row,), epoch) for row in rows]
+            made, _ = vertex.complete(epoch)
+            batches.append(made)
+            if orders is not None and node in orders:
+                order = orders[node]
+                batches = [tuple((i, order.get(i, -1)) for i, _ in rows_) for rows_ in batches]
+        for batch in batches:
+            for child, part in distribute(shape, node, batch).items():
+                inputs[child].extend(part)
+    return inputs
+
+
+def fresh(shape: Shape) -> dict[int, Vertex]:
+    """A vertex for each node."""
+    return {n: Vertex(shape.graph.kinds[n], n, shape.modes[n]) for n in shape.graph.order}
+
+
+def random_shape(random: Random) -> Shape:
+    """A layered graph without cycles: sources, one to three inner layers, sinks."""
+    layers: list[list[int]] = []
+    kinds: dict[int, Kind] = {}
+    modes: dict[int, str] = {}
+    parents: dict[int, tuple[int, ...]] = {}
+    inner = random.choice((1, 2, 2, 3))
+    sizes = [random.choice((1, 2, 2)), *(random.choice((1, 1, 2, 2)) for _ in range(inner)), 1]
+    sizes[-1] = random.choice((1, 2))
+    number = 0
+    for depth, size in enumerate(sizes):
+        layer = []
+        for _ in range(size):
+            if depth == 0:
+                kind = Kind.SOURCE
+            elif depth == len(sizes) - 1:
+                kind = Kind.SINK
+            else:
+                kind = random.choice(
+                    (Kind.STATELESS, Kind.STATELESS, Kind.STATELESS, Kind.STATEFUL, Kind.ORDERED)
+                )
+            kinds[number] = kind
+            modes[number] = random.choice(("split", "split", "filter", "broadcast"))
+            layer.append(number)
+            number += 1
+        layers.append(layer)
+    for depth in range(1, len(layers)):
+        above = layers[depth - 1]
+        for node in layers[depth]:
+            chosen = [other for other in above if random.random() < 0.75] or [random.choice(above)]
+            if depth > 1 and random.random() < 0.15:
+                chosen.append(random.choice(layers[depth - 2]))
+            parents[node] = tuple(sorted(set(chosen)))
+        for other in above:
+            if not any(other in parents.get(node, ()) for node in layers[depth]):
+                node = random.choice(layers[depth])
+                parents[node] = tuple(sorted({*parents[node], other}))
+    return Shape(CausalGraph(kinds, parents), modes, epochs=random.choice((2, 3, 4)))

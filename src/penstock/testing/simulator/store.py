@@ -1,0 +1,107 @@
+"""The simulated store: checkpoints, determinants, cuts, published epochs, the controller's record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from penstock.core.causal.clocks import Floor, Position
+from penstock.core.causal.diffs import Diff
+from penstock.core.causal.graph import Kind
+from penstock.core.causal.reports import Cut, Report, Saved, Stored
+from penstock.core.causal.times import Stamp
+from penstock.core.machine.causal_effects import Checkpoint
+from penstock.core.machine.recovery import Record
+from penstock.testing.simulator.stages import Row, Shape, Vertex
+
+__all__ = ["Kept", "Store"]
+
+
+class Kept(NamedTuple):
+    """A durable checkpoint."""
+
+    key: int
+    checkpoint: Checkpoint
+    vertex: Vertex
+
+
+class Store:
+    """Durable and never lost; writes of a fenced incarnation are refused."""
+
+    def __init__(self, shape: Shape) -> None:
+        graph = shape.graph
+        self.shape = shape
+        self.fences = dict.fromkeys(graph.order, 0)
+        self.record = Record(dict.fromkeys(graph.order, 0))
+        self.cuts: dict[int, list[Cut]] = {}
+        self.published: dict[int, dict[int, list[Row]]] = {}
+        self.determinants: dict[int, list[Diff]] = {}
+        self.checkpoints: dict[int, list[Kept]] = {}
+        self._key = 0
+        for node in graph.order:
+            kind = graph.kinds[node]
+            if kind is Kind.SOURCE:
+                self.cuts[node] = []
+            elif kind is Kind.SINK:
+                self.published[node] = {}
+            elif kind is not Kind.STATELESS:
+                self.determinants[node] = []
+                report = Report(
+                    node,
+                    clock=dict.fromkeys(graph.parents[node], Position()),
+                    floors=dict.fromkeys(graph.children[node], Floor()),
+                )
+                vertex = Vertex(kind, node, shape.modes[node])
+                self.checkpoints[node] = [Kept(0, Checkpoint(report, {}), vertex)]
+
+    def allowed(self, node: int, incarnation: int) -> bool:
+        """Whether a writer is the one that counts."""
+        return self.fences[node] == incarnation
+
+    def fence(self, incarnations: Mapping[int, int]) -> None:
+        """Refuse every other incarnation from now on."""
+        self.fences.update(incarnations)
+
+    def keep(self, node: int, checkpoint: Checkpoint, vertex: Vertex) -> None:
+        """A checkpoint is durable."""
+        self._key += 1
+        self.checkpoints[node].append(Kept(self._key, checkpoint, vertex))
+
+    def find(self, node: int, key: int) -> Kept:
+        """The checkpoint with a key."""
+        return next(kept for kept in self.checkpoints[node] if kept.key == key)
+
+    def roll_back(self, node: int, key: int | None, trim: Stamp) -> None:
+        """A node starts from a checkpoint: newer ones and unbound determinants are void."""
+        if node in self.checkpoints and key is not None:
+            self.checkpoints[node] = [k for k in self.checkpoints[node] if k.key <= key]
+            self.determinants[node] = [d for d in self.determinants[node] if d[0].stamp <= trim]
+
+    def forget(self, node: int, key: int) -> None:
+        """Nobody goes back behind a checkpoint."""
+        if node in self.checkpoints:
+            self.checkpoints[node] = [k for k in self.checkpoints[node] if k.key >= key]
+            stamp = self.checkpoints[node][0].checkpoint.report.stamp
+            self.determinants[node] = [d for d in self.determinants[node] if d[0].stamp > stamp]
+
+    def stored(self, nodes: Iterable[int]) -> dict[int, Stored]:
+        """What a plan may build on."""
+        graph = self.shape.graph
+        found: dict[int, Stored] = {}
+        for node in nodes:
+            kind = graph.kinds[node]
+            if kind is Kind.SOURCE:
+                found[node] = Stored(cuts=tuple(self.cuts[node]))
+            elif kind is Kind.SINK:
+                epoch = len(self.published[node]) - 1
+                clock = {parent: Position((), epoch) for parent in graph.parents[node]}
+                report = Report(node, completed=epoch, newest=epoch, clock=clock)
+                found[node] = Stored((Saved(epoch, report),))
+            elif kind is Kind.STATELESS:
+                found[node] = Stored()
+            else:
+                found[node] = Stored(
+                    tuple(Saved(k.key, k.checkpoint.report) for k in self.checkpoints[node]),
+                    tuple(self.determinants[node]),
+                )
+        return found

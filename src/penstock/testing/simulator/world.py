@@ -1,0 +1,414 @@
+"""The simulated world: what can happen next is chosen by one random generator."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.causal.diffs import show_diff
+from penstock.core.causal.graph import Kind
+from penstock.core.causal.reports import Cut
+from penstock.core.machine.causal_effects import StoreCut
+from penstock.core.machine.messages import MARK, Message
+from penstock.core.machine.recovery import (
+    Collect,
+    Fence,
+    FenceStore,
+    GiveUp,
+    OpenEdge,
+    Persist,
+    RecoveryEffect,
+    RecoveryMachine,
+    StartNode,
+    Truncate,
+)
+from penstock.errors import PenstockError
+from penstock.testing.simulator.monitor import Monitor, Violation
+from penstock.testing.simulator.network import Network
+from penstock.testing.simulator.process import Process
+from penstock.testing.simulator.stages import Row, Shape, random_shape
+from penstock.testing.simulator.store import Store
+
+if TYPE_CHECKING:
+    from penstock.testing.simulator.mutants import Mutant
+
+__all__ = ["FAULTS", "World"]
+
+FAULTS = (
+    "crash",
+    "several",
+    "adjacent",
+    "during_recovery",
+    "controller",
+    "connection",
+    "slow",
+)
+STEPS_MAX = 20_000
+
+
+class World:
+    """One simulated run."""
+
+    def __init__(
+        self,
+        seed: int,
+        mutant: Mutant,
+        trace: list[str] | None = None,
+        shape: Shape | None = None,
+    ) -> None:
+        self.random = Random(seed)
+        self.mutant = mutant
+        self.trace = trace
+        self.shape = shape or random_shape(self.random)
+        self.store = Store(self.shape)
+        self.network = Network(self)
+        self.monitor = Monitor(self)
+        self.faults: Counter[str] = Counter()
+        self.steps = 0
+        graph = self.shape.graph
+        zero = dict.fromkeys(graph.order, 0)
+        self.processes: dict[int, Process] = {}
+        self.zombies: list[Process] = []
+        for node in graph.order:
+            self.processes[node] = Process(self, node, 0, zero)
+        self.controller: RecoveryMachine | None = mutant.recovery(graph, self.store.record)
+        self.to_controller: deque[tuple[str, int, int, Any]] = deque()
+        self.to_nodes: dict[int, deque[tuple[int, RecoveryEffect]]] = {
+            node: deque() for node in graph.order
+        }
+        self.detections: list[tuple[int, int]] = []
+        self.starting: list[StartNode] = []
+        self.checkpoint_share = self.random.choice((0.0, 0.3, 0.7))
+        self.plan_faults()
+
+    def plan_faults(self) -> None:
+        """The seed's faults: when, and of which class."""
+        number = self.random.choice((0, 1, 1, 2, 2, 3, 4))
+        self.pending = sorted(
+            (self.random.randint(5, 260), self.random.choice(FAULTS)) for _ in range(number)
+        )
+
+    # -- running ---------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run to the end; raise Violation if an invariant breaks."""
+        try:
+            while self.step():
+                pass
+        except PenstockError as error:
+            raise Violation("refused", f"{type(error).__name__}: {error}") from error
+        self.monitor.ended()
+
+    def step(self) -> bool:
+        """One thing happens; False when nothing can."""
+        self.steps += 1
+        if self.steps > STEPS_MAX:
+            raise Violation("Eventuality", f"no end after {STEPS_MAX} steps")
+        if self.pending and self.steps >= self.pending[0][0]:
+            self.fault(self.pending[0][1])
+        choices = self.choices()
+        if not choices:
+            if self.pending:
+                self.steps = max(self.steps, self.pending[0][0])
+                if self.pending[0][1] == "during_recovery":
+                    self.pending.pop(0)
+                return True
+            return False
+        action, argument = self.random.choice(choices)
+        action(argument)
+        return True
+
+    def choices(self) -> list[tuple[Callable[[Any], None], Any]]:
+        """Everything that can happen now."""
+        found: list[tuple[Callable[[Any], None], Any]] = []
+        for channel in self.network.busy():
+            found.append((self.network.deliver, channel))
+        for process in (*self.processes.values(), *self.zombies):
+            if process.writes:
+                found.append((self._write, process))
+            if not process.alive:
+                continue
+            if process.paused:
+                found.append((self._wake, process))
+            elif (
+                process.kind is Kind.SOURCE
+                and process.reading
+                and process.epoch < self.shape.epochs
+            ):
+                found.append((self._read, process))
+        for node, queue in self.to_nodes.items():
+            if queue:
+                found.append((self._told, node))
+        if self.controller is None:
+            found.append((self._restart_controller, None))
+        else:
+            if self.to_controller:
+                found.append((self._hear, None))
+                found.append((self._hear, None))
+            for number in range(len(self.detections)):
+                found.append((self._detect, number))
+            if found and self.random.random() < 0.1:
+                found.append((self._watermark, None))
+        for number in range(len(self.starting)):
+            found.append((self._spawn, number))
+        return found
+
+    def find(self, node: int, incarnation: int) -> Process | None:
+        """The process of an incarnation, if it is there."""
+        process = self.processes.get(node)
+        if process is not None and process.incarnation == incarnation:
+            return process
+        for process in self.zombies:
+            if process.node == node and process.incarnation == incarnation:
+                return process
+        return None
+
+    # -- nodes -----------------------------------------------------------------------------------
+
+    def receive(self, process: Process, message: Message) -> None:
+        """A message arrives at a process."""
+        if self.trace is not None:
+            self.note_message("gets", process, message)
+        self._guarded(process, lambda: self._receive(process, message))
+
+    def _receive(self, process: Process, message: Message) -> None:
+        machine = process.machine
+        if (
+            message.target_incarnation == process.incarnation
+            and machine.incarnation_of(message.sender) == message.incarnation
+        ):
+            self.monitor.received(process, message)
+        before = dict(machine.clock)
+        process.perform(machine.received(message))
+        self.monitor.handled(process, before, message)
+
+    def _guarded(self, process: Process, action: Callable[[], None]) -> None:
+        """What goes wrong in a process that was replaced is its own affair."""
+        try:
+            action()
+        except (PenstockError, Violation):
+            if not process.zombie:
+                raise
+            process.alive = False
+
+    def _read(self, process: Process) -> None:
+        self._guarded(process, process.read)
+
+    def _write(self, process: Process) -> None:
+        self._guarded(process, process.written)
+
+    def _wake(self, process: Process) -> None:
+        process.paused -= 1
+
+    def cut(self, process: Process, effect: StoreCut) -> None:
+        """A source's epoch ends, durably."""
+        cuts = self.store.cuts[process.node]
+        if effect.epoch != len(cuts):
+            raise Violation("exactly-once", f"{process.name} cut {effect.epoch} after {len(cuts)}")
+        cuts.append(Cut(effect.epoch, effect.offset, effect.watermark_us))
+
+    def publish(self, process: Process, epoch: int, rows: list[Row]) -> bool:
+        """A sink publishes an epoch: atomic, idempotent, refused to those who were replaced."""
+        if not (self.store.allowed(process.node, process.incarnation) or self.mutant.stale_writes):
+            return False
+        published = self.store.published[process.node]
+        if epoch in published and published[epoch] != rows:
+            raise Violation(
+                "exactly-once",
+                f"{process.name} published epoch {epoch} again as {rows}, not {published[epoch]}",
+            )
+        if epoch not in published and epoch != len(published):
+            raise Violation("no frontier ahead", f"{process.name} published {epoch} too early")
+        published[epoch] = rows
+        return True
+
+    def wants_checkpoint(self, process: Process) -> bool:
+        """Whether to take a checkpoint after this epoch."""
+        return (
+            process.kind in (Kind.STATEFUL, Kind.ORDERED)
+            and self.random.random() < self.checkpoint_share
+        )
+
+    # -- control ---------------------------------------------------------------------------------
+
+    def tell(self, what: str, process: Process, value: Any) -> None:
+        """A node's word to the controller."""
+        self.to_controller.append((what, process.node, process.incarnation, value))
+
+    def _hear(self, _: None) -> None:
+        what, node, incarnation, value = self.to_controller.popleft()
+        controller = self.controller
+        if controller is None:
+            return
+        self.note(f"controller hears {what} of {node}#{incarnation}")
+        if what == "report":
+            if controller.record.incarnations[node] == incarnation:
+                self.control(controller.reported(node, *value))
+        elif what == "started":
+            self.control(controller.started(node, incarnation))
+        else:
+            self.control(controller.recovered(node, incarnation))
+
+    def _detect(self, number: int) -> None:
+        node, incarnation = self.detections.pop(number)
+        if self.controller is not None:
+            self.note(f"controller finds {node}#{incarnation} lost")
+            self.control(self.controller.lost({node: incarnation}))
+
+    def _watermark(self, _: None) -> None:
+        if self.controller is not None and self.controller.quiet:
+            stored = self.store.stored(self.shape.graph.order)
+            self.control(self.controller.watermark_due(stored))
+
+    def control(self, effects: list[RecoveryEffect]) -> None:
+        """Perform the controller's effects; it may die between any two of them."""
+        for effect in effects:
+            if isinstance(effect, Persist):
+                self.store.record = effect.record
+            elif isinstance(effect, FenceStore):
+                self.note(f"store refuses all but {dict(effect.incarnations)}")
+                self.store.fence(effect.incarnations)
+            elif isinstance(effect, Collect):
+                if self.controller is not None:
+                    stored = self.store.stored(effect.nodes)
+                    self.control(self.controller.stored(effect.round, stored))
+            elif isinstance(effect, GiveUp):
+                raise Violation("Eventuality", f"the controller gave up: {effect.reason}")
+            elif isinstance(effect, StartNode):
+                self.starting.append(effect)
+            elif isinstance(effect, Truncate):
+                if effect.checkpoint is not None:
+                    self.store.forget(effect.node, effect.checkpoint)
+                self._queue_for(effect.node, effect)
+            elif isinstance(effect, Fence):
+                self._queue_for(effect.node, effect)
+            elif isinstance(effect, OpenEdge):
+                self._queue_for(effect.sender, effect)
+
+    def _queue_for(self, node: int, effect: RecoveryEffect) -> None:
+        self.to_nodes[node].append((self.store.record.incarnations[node], effect))
+
+    def _told(self, node: int) -> None:
+        incarnation, effect = self.to_nodes[node].popleft()
+        process = self.find(node, incarnation)
+        if process is None or not process.alive:
+            return
+        if process.paused:
+            self.to_nodes[node].appendleft((incarnation, effect))
+            return
+        self._guarded(process, lambda: self._tell_node(process, effect))
+
+    def _tell_node(self, process: Process, effect: RecoveryEffect) -> None:
+        machine = process.machine
+        if isinstance(effect, Fence):
+            self.note(f"{process.name} is told of {dict(effect.incarnations)}")
+            process.perform(machine.fence(effect.incarnations, effect.round))
+        elif isinstance(effect, OpenEdge):
+            self.note(f"{process.name} opens to {effect.target} after {tuple(effect.position)}")
+            process.perform(machine.open(effect.target, effect.incarnation, effect.position))
+        elif isinstance(effect, Truncate):
+            machine.truncate(effect.positions, effect.epoch)
+
+    def _spawn(self, number: int) -> None:
+        effect = self.starting.pop(number)
+        if self.store.fences[effect.node] != effect.incarnation:
+            return
+        old = self.processes[effect.node]
+        if old.alive:
+            old.zombie = True
+            self.zombies.append(old)
+        elif old.writes:
+            self.zombies.append(old)
+            old.zombie = True
+        self.store.roll_back(effect.node, effect.start.checkpoint, effect.start.trim)
+        process = Process(
+            self, effect.node, effect.incarnation, dict(effect.incarnations), effect.start
+        )
+        self.processes[effect.node] = process
+        self.note(f"{process.name} starts: {effect.start}")
+        self.tell("started", process, None)
+        self._guarded(process, lambda: process.perform(process.machine.begin()))
+
+    def _restart_controller(self, _: None) -> None:
+        self.note("controller restarts")
+        self.controller = self.mutant.recovery(self.shape.graph, self.store.record)
+        for node, process in self.processes.items():
+            if not process.alive:
+                self._suspect(node)
+        self.control(self.controller.resumed())
+
+    # -- faults ----------------------------------------------------------------------------------
+
+    def fault(self, what: str) -> None:
+        """Something fails now (or not yet: some faults wait for their moment)."""
+        live = [node for node, process in self.processes.items() if process.alive]
+        if what == "during_recovery":
+            if self.controller is not None and self.controller.quiet and not self.starting:
+                if len(self.pending) > 1:
+                    self.pending.append(self.pending.pop(0))
+                return
+            victims = self.random.sample(live, min(len(live), self.random.choice((1, 1, 2))))
+        elif what == "several":
+            victims = self.random.sample(live, min(len(live), self.random.choice((2, 2, 3))))
+        elif what == "adjacent":
+            node = self.random.choice(live) if live else -1
+            near = [
+                n
+                for n in (
+                    *self.shape.graph.parents.get(node, ()),
+                    *self.shape.graph.children.get(node, ()),
+                )
+                if n in live
+            ]
+            victims = [node, self.random.choice(near)] if near else []
+        elif what in ("crash", "slow"):
+            victims = [self.random.choice(live)] if live else []
+        else:
+            victims = []
+        self.pending.pop(0)
+        self.faults[what] += 1
+        self.note(f"FAULT {what} {victims}")
+        if what == "controller":
+            self.controller = None
+            self.to_controller.clear()
+            self.starting = [s for s in self.starting if self.random.random() < 0.5]
+        elif what == "connection":
+            self.network.cut()
+        for victim in victims:
+            if what == "slow":
+                self.processes[victim].paused = self.random.randint(1, 30)
+                self._suspect(victim)
+            else:
+                self._kill(victim)
+
+    def _kill(self, node: int) -> None:
+        process = self.processes[node]
+        process.alive = False
+        process.writes = deque(w for w in process.writes if self.random.random() < 0.5)
+        self.network.lose(process)
+        self._suspect(node)
+
+    def _suspect(self, node: int) -> None:
+        self.detections.append((node, self.processes[node].incarnation))
+
+    # -- traces ----------------------------------------------------------------------------------
+
+    def count(self, what: str) -> None:
+        """Count something that happened by itself."""
+        self.faults[what] += 1
+
+    def note(self, text: str) -> None:
+        """A line of the trace."""
+        if self.trace is not None:
+            self.trace.append(f"{self.steps:5d}  {text}")
+
+    def note_message(self, verb: str, process: Process, message: Message) -> None:
+        """A line of the trace about a message."""
+        what = "mark" if message.kind == MARK else f"rows {message.payload}"
+        peer = message.target if verb == "sends" else message.sender
+        self.note(
+            f"{process.name} {verb} {peer} {what} of epoch {message.time.epoch} "
+            f"{show_diff(message.diff)}"
+        )
