@@ -65,9 +65,9 @@ def bench_barrier(rounds: int = 3000) -> dict[str, Any]:
     )
     again.feed(_)
     results = loop.leave(took).memory()
-    spark = local_session("penstock bench barrier", hosts=HOSTS + 1)
+    spark = local_session("penstock bench barrier", hosts=HOSTS)
     try:
-        query = flow.start(spark, hosts=HOSTS + 1)
+        query = flow.start(spark, hosts=HOSTS)
         processes = {host["pid"] for host in query.hosts if "barrier" in str(host["nodes"])}
         query.awaitTermination(120)
         query.stop()

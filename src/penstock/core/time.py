@@ -71,8 +71,10 @@ class Time(tuple[int, ...]):
         >>> Time.from_wire([3, 0, 2])
         Time(3, (0, 2))
         """
-        epoch, *counters = parts
-        return cls(epoch, counters)
+        flat = tuple(parts)
+        if min(flat) < 0:
+            raise ValueError(f"a time is made of integers from 0 up, got {flat!r}")
+        return _new(cls, flat)
 
     @property
     def epoch(self) -> int:

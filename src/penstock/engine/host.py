@@ -209,6 +209,11 @@ class Host:
         """Begin to count, with what the controller says is the state of things."""
         self._progress = progress
 
+    @property
+    def tracks(self) -> bool:
+        """Whether any node here has its progress tracked."""
+        return bool(self._tracked)
+
     def frontier_moved(
         self, broadcast: Broadcast, closed: list[tuple[int, int | None, int]]
     ) -> None:

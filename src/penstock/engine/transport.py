@@ -21,7 +21,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -33,16 +33,13 @@ from penstock.core.channel import ChannelReceiver, ChannelSender
 from penstock.core.machine.messages import Message
 from penstock.errors import InvariantError, PeerError, PenstockError
 from penstock.wire.frames import (
-    CONTROL,
     FRAME_SCHEMA,
-    decode_control,
-    decode_message,
-    decode_metadata,
-    decode_rows,
-    encode_control,
+    Control,
+    Frame,
+    decode_frame,
     encode_frame,
-    encode_message,
-    encode_metadata,
+    pack_control,
+    unpack_control,
 )
 
 __all__ = ["Transport"]
@@ -64,9 +61,6 @@ PASSING_BYTES = 32 << 10
 CLOSE_S = 0.3
 """How long an orderly end of all channels may take before they are cut."""
 
-_EMPTY = pa.RecordBatch.from_arrays(
-    [pa.array([], pa.large_binary()), pa.array([], pa.large_binary())], schema=FRAME_SCHEMA
-)
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -146,7 +140,13 @@ class Transport:
 
     def control(self, peer: int, body: dict[str, Any]) -> None:
         """Send a message of the controller, or to it; credit does not count for these."""
-        self._outgoing[peer].push(body, -1, 0)
+        self._outgoing[peer].push(pack_control(body), -1, 0)
+
+    def control_all(self, peers: Iterable[int], body: dict[str, Any]) -> None:
+        """The same for several peers, packed once."""
+        packed = pack_control(body)
+        for peer in peers:
+            self._outgoing[peer].push(packed, -1, 0)
 
     def open(self, peer: int, node: int) -> bool:
         """Whether there is credit to send to a node on a peer."""
@@ -198,8 +198,8 @@ class _Outgoing:
         self.transport = transport
         self.peer = peer
         self.address = address
-        self.sender: ChannelSender[Message | dict[str, Any]] = ChannelSender(transport.window_bytes)
-        self._unwritten: deque[tuple[int, Message | dict[str, Any]]] = deque()
+        self.sender: ChannelSender[Message | Control] = ChannelSender(transport.window_bytes)
+        self._unwritten: deque[tuple[int, Message | Control]] = deque()
         self._lock = threading.Lock()
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._awake = False
@@ -219,7 +219,7 @@ class _Outgoing:
     def start(self) -> None:
         self._thread.start()
 
-    def push(self, message: Message | dict[str, Any], node: int, size: int) -> None:
+    def push(self, message: Message | Control, node: int, size: int) -> None:
         with self._lock:
             number = self.sender.push(message, node, size)
             self._unwritten.append((number, message))
@@ -348,7 +348,7 @@ class _Outgoing:
     def _write_frame(self) -> bool:
         """Write what waits, and what there is to acknowledge; say whether there was anything."""
         with self._lock:
-            batch: list[tuple[int, Message | dict[str, Any]]] = []
+            batch: list[tuple[int, Message | Control]] = []
             size = 0
             while self._unwritten and len(batch) < FRAME_MESSAGES and size < FRAME_BYTES:
                 number, message = self._unwritten.popleft()
@@ -359,21 +359,20 @@ class _Outgoing:
         if not batch and state[:2] == self._reported and now < self._probe_at:
             return False
         self._probe_at = now + PROBE_S
-        frame = _frame([message for _, message in batch])
         first = batch[0][0] if batch else 0
-        self._writer.write_with_metadata(frame, encode_metadata(first, state[0], state[2]))
+        metadata, rows = _packed(Frame(first, state[0], state[2], [m for _, m in batch]))
+        if rows is None:
+            self._writer.write_metadata(metadata)
+        else:
+            self._writer.write_with_metadata(rows, metadata)
         self._reported = state[:2]
         return True
 
 
-def _frame(messages: list[Message | dict[str, Any]]) -> pa.RecordBatch:
-    """A frame of messages; one that cannot be packed is a bug, not a broken connection."""
-    if not messages:
-        return _EMPTY
+def _packed(frame: Frame) -> tuple[bytes, pa.RecordBatch | None]:
+    """A packed frame; one that cannot be packed is a bug, not a broken connection."""
     try:
-        return encode_frame(
-            [encode_message(m) if isinstance(m, Message) else encode_control(m) for m in messages]
-        )
+        return encode_frame(frame)
     except Exception as error:
         raise InvariantError(f"a message cannot be packed: {error}") from error
 
@@ -427,18 +426,18 @@ class _Incoming:
                 chunk = reader.read_chunk()
             except StopIteration:
                 break
-            _, acknowledged, consumed = decode_metadata(chunk.app_metadata)
+            frame = decode_frame(chunk.app_metadata, chunk.data)
             with self._handing_over:
                 with self._lock:
                     if mine != self._connection:
                         return
-                    fresh = self._take(chunk)
-                for header, payload in fresh:
-                    if header[0] == CONTROL:
-                        self.transport.on_control(self.peer, decode_control(header))
+                    fresh = self._take(frame)
+                for message in fresh:
+                    if isinstance(message, Message):
+                        self.transport.on_message(self.peer, message)
                     else:
-                        self.transport.on_message(self.peer, decode_message(header, payload))
-            self._acknowledge(acknowledged, consumed)
+                        self.transport.on_control(self.peer, unpack_control(message))
+            self._acknowledge(frame.acknowledged, frame.consumed)
 
     def _meet(self, session: str) -> None:
         """A new process begins to count anew; one that was replaced is not heard any more."""
@@ -450,16 +449,10 @@ class _Incoming:
             self.receiver, self._total, self._unreported = ChannelReceiver(), 0, 0
         self._sessions.append(session)
 
-    def _take(self, chunk: Any) -> list[tuple[Any, Any]]:
-        if chunk.data is None or chunk.data.num_rows == 0:
-            return []
-        number = decode_metadata(chunk.app_metadata)[0]
-        fresh = []
-        for row in decode_rows(chunk.data):
-            if self.receiver.accept(number):
-                fresh.append(row)
-            number += 1
-        return fresh
+    def _take(self, frame: Frame) -> list[Message | Control]:
+        """The messages of a frame that are new."""
+        numbered = enumerate(frame.messages, frame.first)
+        return [message for number, message in numbered if self.receiver.accept(number)]
 
     def _acknowledge(self, number: int, consumed: dict[int, int]) -> None:
         channel = self.transport.outgoing(self.peer)

@@ -1,97 +1,130 @@
-"""Frames: several messages in one Arrow batch, as they travel between two hosts.
+"""Frames: several messages at once, as they travel between two hosts.
 
-A frame is a record batch with one row per message: a packed header, and the message's own record
-batch as encapsulated Arrow IPC bytes (empty for messages without rows).  The frame's metadata
-carries the number of the first message and the acknowledgements for the opposite direction.
-Nothing here is ever unpickled; a payload becomes a batch only with the schema that the receiver
-knows from its plan.
+A frame's metadata is msgpack: the number of its first message, the acknowledgements for the
+opposite direction, and the messages' headers.  Rows travel beside it, as one record batch with the
+encapsulated Arrow IPC bytes of each message that has rows; a frame without any is metadata alone,
+which costs a fraction.  Nothing here is ever unpickled; a payload becomes a batch only with the
+schema that the receiver knows from its plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import struct
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import msgpack
-import numpy as np
 import pyarrow as pa
 
-from penstock.core.machine.messages import Message
+from penstock.core.machine.messages import DATA, Message
 from penstock.core.time import Time
 
 __all__ = [
-    "CONTROL",
     "FRAME_SCHEMA",
-    "decode_control",
-    "decode_message",
-    "decode_metadata",
-    "decode_rows",
-    "encode_control",
+    "Control",
+    "Frame",
+    "decode_frame",
     "encode_frame",
-    "encode_message",
-    "encode_metadata",
+    "pack_control",
     "read_batch",
+    "unpack_control",
 ]
 
-FRAME_SCHEMA = pa.schema({"header": pa.large_binary(), "payload": pa.large_binary()})
-CONTROL = 255
-"""The kind of messages to and from the controller: a packed dict instead of a batch."""
+FRAME_SCHEMA = pa.schema({"payload": pa.large_binary()})
+_CONTROL = 255
 
-Row = tuple[bytes, Any]
-"""A packed header and a buffer or None."""
-
-
-def encode_message(message: Message) -> Row:
-    """Pack a message between nodes; the batch is serialised, not copied twice."""
-    header = msgpack.packb(
-        (
-            message.kind,
-            message.link,
-            message.sender,
-            message.target,
-            message.incarnation,
-            message.sequence,
-            message.time,
-            message.watermark_us,
-            message.cut_us,
-            message.size,
-        )
-    )
-    return header, None if message.payload is None else _write_batch(message.payload)
+Control = bytes
+"""A packed message to or from the controller: packed once, however many hosts it goes to."""
 
 
-def encode_control(body: dict[str, Any]) -> Row:
-    """Pack a message to or from the controller."""
-    return msgpack.packb((CONTROL, body)), None
+class Frame(NamedTuple):
+    """What a frame says."""
+
+    first: int
+    """The number of its first message; 0 if it has none."""
+    acknowledged: int
+    """The opposite direction's messages have arrived up to this number."""
+    consumed: dict[int, int]
+    """Bytes that nodes have consumed in all, in the opposite direction."""
+    messages: Sequence[Message | Control]
+    """Payloads of messages that arrived are buffers, see :func:`read_batch`."""
 
 
-def header_of(data: Any) -> Any:
-    """Unpack a header: a list that starts with the kind of message."""
-    return msgpack.unpackb(data, use_list=False, strict_map_key=False)
+def pack_control(body: dict[str, Any]) -> Control:
+    """Pack a dict of plain values."""
+    packed: bytes = msgpack.packb(body)
+    return packed
 
 
-def decode_control(header: Any) -> dict[str, Any]:
-    """The dict that :func:`encode_control` packed."""
-    body: dict[str, Any] = header[1]
+def unpack_control(control: Control) -> dict[str, Any]:
+    """The dict that :func:`pack_control` packed; its lists come back as tuples."""
+    body: dict[str, Any] = msgpack.unpackb(control, use_list=False, strict_map_key=False)
     return body
 
 
-def decode_message(header: Any, payload: Any) -> Message:
-    """The message of a header; its payload stays a buffer until :func:`read_batch`."""
-    kind, link, sender, target, incarnation, sequence, time, watermark_us, cut_us, size = header
-    return Message(
-        kind,
-        link,
-        sender,
-        target,
-        incarnation,
-        sequence,
-        Time.from_wire(time),
-        watermark_us,
-        cut_us,
-        payload,
-        size,
+def encode_frame(frame: Frame) -> tuple[bytes, pa.RecordBatch | None]:
+    """Pack a frame: its metadata, and its rows if there are any.  One payload is not copied."""
+    headers: list[tuple[Any, ...]] = []
+    payloads = []
+    for message in frame.messages:
+        if isinstance(message, bytes):
+            headers.append((_CONTROL, message))
+            continue
+        headers.append((*message[:9], message.size))
+        if message.kind == DATA:
+            payloads.append(_write_batch(message.payload))
+    metadata = msgpack.packb((frame.first, frame.acknowledged, frame.consumed, headers))
+    if not payloads:
+        return metadata, None
+    ends = [0]
+    for payload in payloads:
+        ends.append(ends[-1] + payload.size)
+    data = payloads[0] if len(payloads) == 1 else pa.py_buffer(b"".join(payloads))
+    offsets = pa.py_buffer(struct.pack(f"<{len(ends)}q", *ends))
+    column = pa.Array.from_buffers(pa.large_binary(), len(payloads), [None, offsets, data])
+    return metadata, pa.RecordBatch.from_arrays([column], schema=FRAME_SCHEMA)
+
+
+def decode_frame(metadata: Any, rows: pa.RecordBatch | None) -> Frame:
+    """Unpack a frame."""
+    first, acknowledged, consumed, headers = msgpack.unpackb(
+        metadata, use_list=False, strict_map_key=False
     )
+    payloads = iter(() if rows is None else _payloads(rows))
+    messages: list[Message | Control] = []
+    for header in headers:
+        if header[0] == _CONTROL:
+            messages.append(header[1])
+        else:
+            payload = next(payloads) if header[0] == DATA else None
+            kind, link, sender, target, incarnation, sequence, time, watermark_us, cut_us, size = (
+                header
+            )
+            at = Time.from_wire(time)
+            messages.append(
+                Message(
+                    kind,
+                    link,
+                    sender,
+                    target,
+                    incarnation,
+                    sequence,
+                    at,
+                    watermark_us,
+                    cut_us,
+                    payload,
+                    size,
+                )
+            )
+    return Frame(first, acknowledged, consumed, messages)
+
+
+def _payloads(rows: pa.RecordBatch) -> list[pa.Buffer]:
+    column = rows.column(0)
+    _, offsets, data = column.buffers()
+    ends = struct.unpack_from(f"<{rows.num_rows + 1}q", offsets, 8 * column.offset)
+    return [data.slice(start, end - start) for start, end in pairwise(ends)]
 
 
 def read_batch(payload: Any, schema: pa.Schema) -> pa.RecordBatch:
@@ -121,38 +154,3 @@ def _has_dictionary(columns: Any) -> bool:
         if kind.num_fields and _has_dictionary([kind.field(i) for i in range(kind.num_fields)]):
             return True
     return False
-
-
-def encode_frame(rows: Sequence[Row]) -> pa.RecordBatch:
-    """One batch of several messages; a single payload is not copied."""
-    headers = pa.array([header for header, _ in rows], pa.large_binary())
-    payloads = [payload for _, payload in rows if payload is not None]
-    ends = np.cumsum([0] + [0 if payload is None else payload.size for _, payload in rows])
-    data = payloads[0] if len(payloads) == 1 else pa.py_buffer(b"".join(payloads))
-    offsets = pa.py_buffer(ends.astype(np.int64))
-    column = pa.Array.from_buffers(pa.large_binary(), len(rows), [None, offsets, data])
-    return pa.RecordBatch.from_arrays([headers, column], schema=FRAME_SCHEMA)
-
-
-def decode_rows(frame: pa.RecordBatch) -> Iterator[tuple[Any, Any]]:
-    """The (unpacked header, payload buffer or None) of each message in a frame."""
-    headers = frame.column(0)
-    column = frame.column(1)
-    _, offsets_buffer, data = column.buffers()
-    offsets = np.frombuffer(offsets_buffer, dtype=np.int64)[column.offset :]
-    for row in range(frame.num_rows):
-        start, end = int(offsets[row]), int(offsets[row + 1])
-        payload = data.slice(start, end - start) if end > start else None
-        yield header_of(headers[row].as_buffer()), payload
-
-
-def encode_metadata(first: int, acknowledged: int, consumed: dict[int, int]) -> bytes:
-    """Pack a frame's metadata."""
-    packed: bytes = msgpack.packb((first, acknowledged, consumed))
-    return packed
-
-
-def decode_metadata(data: Any) -> tuple[int, int, dict[int, int]]:
-    """Unpack a frame's metadata: first number, acknowledged number, consumed bytes per node."""
-    first, acknowledged, consumed = msgpack.unpackb(data, use_list=False, strict_map_key=False)
-    return first, acknowledged, consumed

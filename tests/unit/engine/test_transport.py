@@ -373,9 +373,11 @@ def test_a_message_that_cannot_be_packed_is_a_failure_not_a_broken_connection() 
     one, two = End(1), End(2)
     try:
         join(one, two)
-        one.transport.control(2, {"kind": print})
+        one.transport.send(2, Message(DATA, 0, 1, 2, 0, 1, Time.root(0), payload=print))
         wait_for(lambda: bool(one.failures), "the failure")
         assert "cannot be packed" in str(one.failures[0])
+        with pytest.raises(TypeError):
+            one.transport.control(2, {"kind": print})
     finally:
         one.transport.close()
         two.transport.close()

@@ -11,17 +11,13 @@ from penstock.core.machine.messages import DATA, MARK, Message
 from penstock.core.progress.marks import EPOCH_END, WATERMARK_END
 from penstock.core.time import Time
 from penstock.wire.frames import (
-    CONTROL,
     FRAME_SCHEMA,
-    decode_control,
-    decode_message,
-    decode_metadata,
-    decode_rows,
-    encode_control,
+    Frame,
+    decode_frame,
     encode_frame,
-    encode_message,
-    encode_metadata,
+    pack_control,
     read_batch,
+    unpack_control,
 )
 
 
@@ -39,10 +35,12 @@ def travel(frame: pa.RecordBatch) -> pa.RecordBatch:
         return reader.read_next_batch()
 
 
-def through(messages: list[Message]) -> list[Message]:
-    frame = travel(encode_frame([encode_message(one) for one in messages]))
-    assert frame.schema.equals(FRAME_SCHEMA)
-    return [decode_message(header, payload) for header, payload in decode_rows(frame)]
+def through(messages: list[Any]) -> list[Any]:
+    metadata, rows = encode_frame(Frame(1, 0, {}, messages))
+    if rows is not None:
+        rows = travel(rows)
+        assert rows.schema.equals(FRAME_SCHEMA)
+    return list(decode_frame(metadata, rows).messages)
 
 
 def batch_through(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -90,8 +88,9 @@ def test_a_slice_comes_out_as_a_slice(name: str) -> None:
 
 def test_a_small_slice_of_a_large_batch_is_small_on_the_wire() -> None:
     large = pa.record_batch({"a": np.arange(1_000_000)})
-    _, payload = encode_message(message(large.slice(500_000, 3)))
-    assert payload.size < 1000
+    _, rows = encode_frame(Frame(1, 0, {}, [message(large.slice(500_000, 3))]))
+    assert rows is not None
+    assert rows.nbytes < 1000
 
 
 def test_a_large_batch_comes_out_as_it_went_in() -> None:
@@ -126,37 +125,35 @@ def test_many_messages_keep_their_order_and_their_payloads() -> None:
             assert read_batch(after.payload, schema).equals(before.payload)
 
 
-def test_a_frame_of_marks_only_has_no_payload() -> None:
+def test_a_frame_of_marks_only_is_metadata_alone() -> None:
+    _, rows = encode_frame(Frame(1, 0, {}, [message(), message()]))
+    assert rows is None
     assert [one.payload for one in through([message(), message()])] == [None, None]
 
 
 def test_a_sliced_frame_is_read_from_its_own_first_row() -> None:
     batch = BATCHES["numbers"]
-    frame = encode_frame(
-        [encode_message(message(batch, sequence=1)), encode_message(message(batch, sequence=2))]
-    )
-    ((header, payload),) = decode_rows(frame.slice(1))
-    assert decode_message(header, payload).sequence == 2
-    assert read_batch(payload, batch.schema).equals(batch)
+    _, rows = encode_frame(Frame(1, 0, {}, [message(BATCHES["strings"]), message(batch)]))
+    assert rows is not None
+    metadata, _ = encode_frame(Frame(2, 0, {}, [message(batch)]))
+    (out,) = decode_frame(metadata, rows.slice(1)).messages
+    assert isinstance(out, Message)
+    assert read_batch(out.payload, batch.schema).equals(batch)
 
 
 def test_a_control_message_is_a_dict_among_the_others() -> None:
     body = {"kind": "assign", "addresses": {1: "a", 2: "b"}, "nothing": None, "text": "ü"}
-    frame = travel(encode_frame([encode_message(message()), encode_control(body)]))
-    rows = list(decode_rows(frame))
-    assert rows[0][0][0] == MARK
-    assert rows[1][0][0] == CONTROL
-    assert decode_control(rows[1][0]) == body
+    mark, control = through([message(), pack_control(body)])
+    assert mark.kind == MARK
+    assert unpack_control(control) == body
 
 
 def test_what_is_not_plain_data_is_refused() -> None:
     with pytest.raises(TypeError):
-        encode_control({"function": print})
+        pack_control({"function": print})
 
 
-def test_metadata_survives() -> None:
-    assert decode_metadata(encode_metadata(1 << 40, 7, {3: 1 << 50, 4: 0})) == (
-        1 << 40,
-        7,
-        {3: 1 << 50, 4: 0},
-    )
+def test_numbers_and_acknowledgements_survive() -> None:
+    sent = Frame(1 << 40, 7, {3: 1 << 50, 4: 0}, [])
+    metadata, rows = encode_frame(sent)
+    assert decode_frame(metadata, rows) == sent

@@ -235,7 +235,8 @@ class Controller:
     def _broadcast(self, body: dict[str, Any]) -> None:
         """Frontiers for everybody; under the hub's lock, so everybody hears the same order."""
         self._tell_all(body)
-        self.host.call(lambda: take_frontier(self.host, self.tracking, body))
+        if self.host.tracks:
+            self.host.call(lambda: take_frontier(self.host, self.tracking, body))
 
     def _driver_sink(self, sink: str, node: int, epoch: int, cut_us: int) -> None:
         """Called in the driver host's loop when an epoch is complete at a sink there."""
@@ -407,9 +408,9 @@ class Controller:
         self._post(lambda: self.machine.host_ended(DRIVER, None))
 
     def _tell_all(self, body: dict[str, Any]) -> None:
-        for info in self.hosts.values():
-            if info.address:
-                self.host.transport.control(info.number, body)
+        self.host.transport.control_all(
+            [info.number for info in self.hosts.values() if info.address], body
+        )
 
     def _finish(self, effect: Ended) -> None:
         self.host.transport.close()
