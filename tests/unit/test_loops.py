@@ -293,6 +293,19 @@ def test_a_guarantee_earlier_than_the_capability_makes_epochs_take_turns() -> No
     assert Turns.order == [Time(epoch, (i,)) for epoch in range(4) for i in range(5)]
 
 
+class WaitsForItself(Vertex):
+    def onRecv(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
+        self.notifyAt(time.converged(), capability=time)
+
+
+def test_a_notification_that_would_wait_for_itself_is_refused() -> None:
+    flow = Flow("stuck")
+    out = numbers(flow, [1]).iterate(lambda s: s.process(WaitsForItself, NUMBERS).name("stuck"))
+    out.memory()
+    with pytest.raises(FunctionError, match="'stuck'.*wait for itself"):
+        run_local(flow)
+
+
 # -- building ------------------------------------------------------------------------------------
 
 

@@ -148,6 +148,19 @@ def _order(wanted: Notification) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return wanted.guarantee.sort_key(), (wanted.capability or Time.root(0)).sort_key()
 
 
+def _waits_for_itself(guarantee: Time, capability: Time) -> bool:
+    """Whether what is sent at the capability could arrive at or before the guarantee."""
+    if not capability.depth:
+        return capability.less_equal(guarantee)
+    counters = capability.counters
+    return any(
+        Time(
+            capability.epoch, (*counters[:k], counters[k] + 1, *(0,) * (len(counters) - k - 1))
+        ).less_equal(guarantee)
+        for k in range(len(counters))
+    )
+
+
 class _Watermarks:
     """The watermark as a step function of the epoch."""
 
@@ -220,6 +233,12 @@ class _StageRunner:
         if capability is not None and not self._chain.may_send(capability):
             raise self._error(
                 f"it asked for a notification at {capability} while working on {self._chain.now}"
+            )
+        if capability is not None and capability != time and _waits_for_itself(time, capability):
+            raise self._error(
+                f"it asked to be notified when {time} is complete and to send at {capability} "
+                "then, which is before that or could come round a loop before it: the "
+                "notification would wait for itself"
             )
         wanted = Notification(time, capability)
         if wanted not in self.asked:
