@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.core.causal.clocks import Floor, Position
-from penstock.core.causal.diffs import COMPLETION, Link, origin, pairs
+from penstock.core.causal.diffs import COMPLETION, Link, completion, origin, pairs
 from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.core.causal.logs import Fact
 from penstock.core.causal.reports import Plan, Report, Saved, Start, Stored, Target
@@ -85,7 +85,9 @@ class _Knowledge:
                 best = max(best, fact.handled)
         return best
 
-    def targets(self, node: int, stamp: Stamp, completed: int) -> tuple[Target, ...]:
+    def targets(
+        self, node: int, stamp: Stamp, completed: int, deadlines: Mapping[int, Stamp]
+    ) -> tuple[Target, ...]:
         """Known steps after a stamp, and known completions after an epoch, in order."""
         found = [
             Target(at, made_from)
@@ -94,7 +96,17 @@ class _Knowledge:
             and made_from.epoch > completed
             and (at > stamp or made_from.node == COMPLETION)
         ]
-        return tuple(sorted(found))
+        exact = {t.made_from.epoch for t in found if t.made_from.node == COMPLETION}
+        found += [
+            Target(before, completion(epoch), loose=True)
+            for epoch, before in deadlines.items()
+            if epoch > completed and epoch not in exact
+        ]
+        return tuple(sorted(found, key=lambda target: target.order))
+
+    def taken(self, node: int, targets: tuple[Target, ...]) -> frozenset[Stamp]:
+        """Known stamps that are no targets."""
+        return frozenset(self.steps.get(node, ())) - {t.stamp for t in targets if not t.loose}
 
 
 def plan(
@@ -119,12 +131,34 @@ def plan(
             child: starts[child].clock[node] if child in starts else reports[child].clock[node]
             for child in graph.children[node]
         }
-        start = _start(graph, node, positions, known, stored.get(node, _NOTHING))
+        deadlines = _deadlines(graph, node, starts)
+        start = _start(graph, node, positions, known, stored.get(node, _NOTHING), deadlines)
         if isinstance(start, str):
             return Plan(failed, impossible=start)
         starts[node] = start
         known.completes(node, start.completed)
     return Plan(failed, _joining(graph, failed, reports, starts), starts)
+
+
+def _deadlines(graph: CausalGraph, node: int, starts: Mapping[int, Start]) -> dict[int, Stamp]:
+    """Epochs that a node must complete before it makes certain steps again.
+
+    A failed child that completed an epoch before it handled one of this node's messages had the
+    node's mark before that message; but the stamp of the mark may have been lost with it.
+    """
+    found: dict[int, Stamp] = {}
+    for child in graph.children[node]:
+        completed: list[int] = []
+        for target in starts[child].targets if child in starts else ():
+            if target.made_from.node == COMPLETION:
+                completed.append(target.made_from.epoch)
+            elif target.made_from.node == node:
+                for epoch in completed:
+                    found[epoch] = min(
+                        found.get(epoch, target.made_from.stamp), target.made_from.stamp
+                    )
+                completed = []
+    return found
 
 
 def _joining(
@@ -153,11 +187,12 @@ def _start(
     positions: Mapping[int, Position],
     known: _Knowledge,
     stored: Stored,
+    deadlines: Mapping[int, Stamp],
 ) -> Start | str:
     top = max([*known.steps.get(node, ()), *(p.stamp for p in positions.values()), ZERO])
     kind = graph.kinds[node]
     if kind in (Kind.STATELESS, Kind.SOURCE):
-        return _start_stateless(graph, node, positions, known, stored, top)
+        return _start_stateless(graph, node, positions, known, stored, deadlines, top)
     saved = _newest_feasible(stored.checkpoints, positions)
     if saved is None:
         return (
@@ -180,6 +215,7 @@ def _start(
             if report.stamp < diff[0].stamp <= trim:
                 known.learn_diff(diff)
     known.learn(report)
+    targets = known.targets(node, report.stamp, report.completed, deadlines)
     return Start(
         node,
         saved.key,
@@ -187,7 +223,8 @@ def _start(
         report.completed,
         report.clock,
         positions,
-        known.targets(node, report.stamp, report.completed),
+        targets,
+        known.taken(node, targets),
         max(top, trim, report.stamp),
         known.newest,
         trim,
@@ -200,6 +237,7 @@ def _start_stateless(
     positions: Mapping[int, Position],
     known: _Knowledge,
     stored: Stored,
+    deadlines: Mapping[int, Stamp],
     top: Stamp,
 ) -> Start:
     stamp = min(position.stamp for position in positions.values())
@@ -210,6 +248,7 @@ def _start_stateless(
         handled = known.handled(node, origin(node), stamp)
         ends = [cut.offset for cut in cuts if cut.epoch <= completed]
         offset = max([handled[0] if handled else 0, *ends])
+    targets = known.targets(node, stamp, completed, deadlines)
     return Start(
         node,
         None,
@@ -220,7 +259,8 @@ def _start_stateless(
             for parent in graph.parents[node]
         },
         positions,
-        known.targets(node, stamp, completed),
+        targets,
+        known.taken(node, targets),
         top,
         known.newest,
         offset=offset,

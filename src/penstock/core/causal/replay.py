@@ -115,6 +115,8 @@ class Replay(Generic[I]):
             if completable[0] < epoch:
                 return Turn(None, None, target.stamp)
             self._next += 1
+            if target.loose:
+                return Turn(None, None, target.stamp)
             return Turn(None, target.stamp, None)
         for sender in sorted(self._rows):
             row = self._rows[sender]
@@ -133,7 +135,11 @@ class Replay(Generic[I]):
 
 
 def slot(
-    previous: Stamp, target: Stamp, recipients: Iterable[int], positions: Mapping[int, Position]
+    previous: Stamp,
+    target: Stamp,
+    recipients: Iterable[int],
+    positions: Mapping[int, Position],
+    taken: frozenset[Stamp] = frozenset(),
 ) -> tuple[Stamp, tuple[int, ...]]:
     """A stamp before a target for an input with these recipients, and who is skipped.
 
@@ -151,4 +157,8 @@ def slot(
             skipped.append(child)
         else:
             low = max(low, position)
-    return (between(low, target) if low < target else low), tuple(skipped)
+    if low < target:
+        low = between(low, target)
+        while low in taken:
+            low = between(low, target)
+    return low, tuple(skipped)

@@ -57,10 +57,20 @@ class Stored:
 
 
 class Target(NamedTuple):
-    """A step that somebody has seen: at this stamp, this input."""
+    """A step that somebody has seen: at this stamp, this input.
+
+    A *loose* target is the completion of an epoch whose stamp nobody knows, but which must come
+    before this stamp: a child completed the epoch before it handled that message.
+    """
 
     stamp: Stamp
     made_from: Link
+    loose: bool = False
+
+    @property
+    def order(self) -> tuple[Stamp, bool, int]:
+        """Loose targets come just before the step that they must precede."""
+        return self.stamp, not self.loose, self.made_from.epoch
 
 
 @dataclass(frozen=True)
@@ -76,6 +86,8 @@ class Start:
     positions: Mapping[int, Position]
     """Per child: where to resume sending."""
     targets: tuple[Target, ...] = ()
+    taken: frozenset[Stamp] = frozenset()
+    """Stamps that somebody knows and that are no targets: never to be given to something else."""
     top: Stamp = ZERO
     """The greatest stamp of this node that anybody knows."""
     horizon: int = -1

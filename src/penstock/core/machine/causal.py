@@ -41,6 +41,7 @@ from penstock.core.machine.causal_effects import (
     Spill,
     StoreDeterminants,
     TakeCheckpoint,
+    TellOpened,
     TellReport,
 )
 from penstock.core.machine.messages import (
@@ -129,6 +130,7 @@ class CausalMachine(NodeMachine):
         self._step: Step | None = None
         self._durable: Stamp = ZERO
         self._top: Stamp = ZERO
+        self._taken: frozenset[Stamp] = frozenset()
         self.checkpoint_due = False
         """Set it, and a checkpoint is taken between the present step and the next."""
         if start is not None:
@@ -137,6 +139,7 @@ class CausalMachine(NodeMachine):
     def _start(self, start: Start, checkpoint: Checkpoint | None) -> None:
         self.stamp = start.stamp
         self._top = start.top
+        self._taken = start.taken
         self._durable = max(start.trim, start.stamp)
         for sender, position in start.clock.items():
             self._clock[sender] = position.stamp
@@ -315,7 +318,7 @@ class CausalMachine(NodeMachine):
             stamp = exactly
         elif before is not None:
             rows = [c for c, parts in step.parts.items() if any(p.kind == DATA for p in parts)]
-            stamp, skipped = slot(self.stamp, before, rows, self.positions)
+            stamp, skipped = slot(self.stamp, before, rows, self.positions, self._taken)
             # Marks that go before a target we start after: their stamp means nothing.
             known = stamp < before
         else:
@@ -458,4 +461,4 @@ class CausalMachine(NodeMachine):
             if key[1] == child:
                 self._sent[key] = 0
         self.log.rewind(child)
-        return self._flush(child)
+        return [*self._flush(child), TellOpened(child, incarnation)]

@@ -21,6 +21,7 @@ __all__ = [
     "StoreCut",
     "StoreDeterminants",
     "TakeCheckpoint",
+    "TellOpened",
     "TellReport",
 ]
 
@@ -43,6 +44,14 @@ class TellReport(NamedTuple):
 
     round: int
     report: Report
+
+
+class TellOpened(NamedTuple):
+    """Tell the controller that an edge is open."""
+
+    child: int
+    incarnation: int
+    """The child's."""
 
 
 class Recovered(NamedTuple):
@@ -93,6 +102,7 @@ CausalEffect = (
     Effect
     | TakeCheckpoint
     | TellReport
+    | TellOpened
     | Recovered
     | Retire
     | StoreDeterminants

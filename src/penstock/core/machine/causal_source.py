@@ -68,6 +68,8 @@ def script(start: Start) -> list[Scripted]:
 
     for target in start.targets:
         link = target.made_from
+        if target.loose:
+            continue  # rows of later epochs follow the cut anyway
         cuts_before(link.epoch, target.stamp)
         if link.node == COMPLETION:
             if not cuts or cuts[0].epoch != link.epoch:

@@ -91,7 +91,7 @@ class NodeMachine:
         self._incarnations = {sender: (incarnations or {}).get(sender, 0) for _, sender in senders}
         self._received = dict.fromkeys(senders, 0)
         self._sent: dict[tuple[int, int], int] = {}
-        self._cut_us = 0
+        self._cuts_us: dict[int, int] = {}
 
     # -- input -----------------------------------------------------------------------------------
 
@@ -133,15 +133,18 @@ class NodeMachine:
             return [Deliver(message.link, message.payload, message.time)]
         if message.kind != MARK:
             raise PeerError(f"node {self.node}: unknown kind of message {message.kind}")
-        self._cut_us = max(self._cut_us, message.cut_us)
+        epoch = message.time.epoch
+        self._cuts_us[epoch] = max(self._cuts_us.get(epoch, 0), message.cut_us)
         completions = self._aligner.mark(key, message.time.epoch, message.watermark_us)
         return [self._complete(completion) for completion in completions]
 
     def _complete(self, completion: Completion) -> Effect:
+        done = [epoch for epoch in self._cuts_us if epoch <= completion.epoch]
+        cut_us = max((self._cuts_us.pop(epoch) for epoch in done), default=0)
         if self.counts is None:
-            return Complete(completion.epoch, completion.watermark_us, self._cut_us)
+            return Complete(completion.epoch, completion.watermark_us, cut_us)
         self.counts.closed(completion.epoch)
-        return Report(completion.epoch, completion.watermark_us, self._cut_us)
+        return Report(completion.epoch, completion.watermark_us, cut_us)
 
     def region_completed(self, epoch: int, watermark_us: int | None, cut_us: int) -> list[Effect]:
         """No count is left that could result in an epoch here."""

@@ -13,7 +13,8 @@ Theory of operation
   again, in a new round; answers of older rounds are ignored.
 - Nodes of the failed set get their starts; when all have acknowledged, each edge is opened by one
   message to its sender.
-- A node counts as failed until it has said that it hit all its targets.
+- A node counts as failed until it has hit all its targets and all its edges are open: until then
+  nobody could plan around it.
 
 A controller that restarts reads its :class:`Record` and does the same again with the same failed
 set, at new incarnations.  It needs nothing else.
@@ -153,6 +154,8 @@ class RecoveryMachine:
         self.record = record
         self._number = round_
         self._round: _Round | None = None
+        self._unopened: set[tuple[int, int]] = set()
+        self._hit: set[int] = set()
         self.history: list[Plan] = []
 
     @property
@@ -202,17 +205,38 @@ class RecoveryMachine:
         if current.starting:
             return []
         found, self._round = current.plan, None
+        self._unopened = set(found.edges())
         return [
             OpenEdge(sender, target, self._now(target), found.position(sender, target))
             for sender, target in found.edges()
         ]
 
+    def opened(
+        self, sender: int, incarnation: int, target: int, target_incarnation: int
+    ) -> list[RecoveryEffect]:
+        """A sender has opened an edge."""
+        if incarnation != self._now(sender) or target_incarnation != self._now(target):
+            return []
+        self._unopened.discard((sender, target))
+        return self._settle()
+
     def recovered(self, node: int, incarnation: int) -> list[RecoveryEffect]:
         """A restarted node has hit all its targets."""
         if incarnation != self._now(node) or node not in self.record.unfinished:
             return []
+        self._hit.add(node)
+        return self._settle()
+
+    def _settle(self) -> list[RecoveryEffect]:
+        """Record the nodes that are as good as any other now."""
+        if self._round is not None:
+            return []
+        waiting = {node for edge in self._unopened for node in edge}
+        settled = frozenset(n for n in self.record.unfinished if n in self._hit - waiting)
+        if not settled:
+            return []
         self.record = Record(
-            self.record.incarnations, self.record.unfinished - {node}, self.record.recoveries
+            self.record.incarnations, self.record.unfinished - settled, self.record.recoveries
         )
         return [Persist(self.record)]
 
@@ -251,6 +275,7 @@ class RecoveryMachine:
         fences = {node: incarnations[node] for node in sorted(failed)}
         survivors = [node for node in self.graph.order if node not in failed]
         self._round = _Round(self._number, failed, fences, set(survivors))
+        self._unopened, self._hit = set(), set()
         return [
             Persist(self.record),
             FenceStore(fences),

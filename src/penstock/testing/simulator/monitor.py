@@ -112,9 +112,7 @@ class Monitor:
         if uncut:
             return expected(world.shape, world.store.cuts, epoch, fresh(world.shape))[node]
         if epoch not in self._inputs:
-            self._inputs[epoch] = expected(
-                world.shape, world.store.cuts, epoch, fresh(world.shape)
-            )
+            self._inputs[epoch] = expected(world.shape, world.store.cuts, epoch, fresh(world.shape))
         return self._inputs[epoch][node]
 
     # -- the end ---------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from penstock.core.machine.causal_effects import (
     StoreCut,
     StoreDeterminants,
     TakeCheckpoint,
+    TellOpened,
     TellReport,
 )
 from penstock.core.machine.causal_source import CausalSource
@@ -132,6 +133,8 @@ class Process:
             self.writes.append(("checkpoint", (effect.checkpoint, self.vertex.copy())))
         elif isinstance(effect, TellReport):
             world.tell("report", self, (effect.round, effect.report))
+        elif isinstance(effect, TellOpened):
+            world.tell("opened", self, (effect.child, effect.incarnation))
         elif isinstance(effect, Recovered):
             world.tell("recovered", self, None)
         elif isinstance(effect, Retire):

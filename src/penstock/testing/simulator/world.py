@@ -246,6 +246,8 @@ class World:
         if what == "report":
             if controller.record.incarnations[node] == incarnation:
                 self.control(controller.reported(node, *value))
+        elif what == "opened":
+            self.control(controller.opened(node, incarnation, *value))
         elif what == "started":
             self.control(controller.started(node, incarnation))
         else:
