@@ -1,5 +1,6 @@
 """Bad input: refused or failed within seconds, with a message that says where and what to do."""
 
+import importlib
 import subprocess
 import sys
 import threading
@@ -124,8 +125,9 @@ def test_fewer_task_slots_than_hosts_are_refused(spark: SparkSession) -> None:
         small_flow().start(spark, hosts=7)
     query = small_flow().start(spark, hosts=5)
     try:
-        with refused(SlotsError, "hosts=2", "only 1 of", "6 task slots"):
-            small_flow("other").start(spark, hosts=2)
+        for _ in range(3):
+            with refused(SlotsError, "hosts=2", "only 1 of", "6 task slots"):
+                small_flow("other").start(spark, hosts=2)
     finally:
         query.stop()
 
@@ -156,6 +158,7 @@ class Altered:
         conf = spark.sparkContext.getConf().set(key, value)
 
         class Context:
+            master = spark.sparkContext.master
             _jsc = spark.sparkContext._jsc
             getConf = staticmethod(lambda: conf)
 
@@ -350,6 +353,21 @@ def test_a_function_with_rows_of_another_type_ends_the_flow_and_says_where(
     assert error.parameters["stage"] == "words"
     assert "'n'" in error.message
     assert "string" in error.message
+
+
+def test_a_module_that_the_hosts_lack_is_named(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").write_text("def same(batch):\n    return batch['n']\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    only_here = importlib.import_module("only_here")
+    flow = Flow("lacking")
+    rows = flow.generate(numbers, rate=10_000, shards=1)
+    rows.withColumn("m", only_here.same, pa.int64()).memory()
+    error = failing(flow, spark)
+    assert isinstance(error, SettingsError)
+    for word in ("'only_here'", "addPyFile"):
+        assert word in error.message
 
 
 def test_a_corrupt_parquet_file_is_named(spark: SparkSession, tmp_path: Path) -> None:

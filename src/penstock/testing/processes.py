@@ -37,8 +37,8 @@ def wait_until(condition: Callable[[], Any], within_s: float, what: str) -> floa
 
 
 def hosts_of(query: FlowQuery) -> dict[int, psutil.Process]:
-    """The processes of a flow's hosts, which must all be up."""
-    return {info["host"]: psutil.Process(info["pid"]) for info in query.hosts}
+    """The processes of those hosts of a flow that have come up."""
+    return {info["host"]: psutil.Process(info["pid"]) for info in query.hosts if info["pid"]}
 
 
 def alive(processes: Iterable[psutil.Process]) -> list[psutil.Process]:

@@ -7,7 +7,9 @@ pool counts for nothing and hosts queue with everybody else.
 from __future__ import annotations
 
 import logging
+import re
 import threading
+import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,7 +18,13 @@ from pyspark import InheritableThread
 from pyspark.errors import PySparkException
 
 from penstock.engine.spark.host_task import HostTask
-from penstock.errors import HostLostError, PenstockError, SessionError, SlotsError
+from penstock.errors import (
+    HostLostError,
+    PenstockError,
+    SessionError,
+    SettingsError,
+    SlotsError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +35,11 @@ if TYPE_CHECKING:
 __all__ = ["HostJob", "Job", "check_session", "hosts_that_fit"]
 
 log = logging.getLogger(__name__)
+
+EXECUTORS_S = 45.0
+"""How long a cluster's first executor may take to join a session."""
+SETTLED_S = 2.0
+"""No executor joined for so long: these are all."""
 
 _DEADLY = {
     "spark.speculation": "a second copy of a host would be started beside the first",
@@ -61,17 +74,20 @@ def free_slots(context: SparkContext) -> tuple[int, int]:
     """Task slots in all, and those that no task uses right now."""
     per_task = int(context.getConf().get("spark.task.cpus", "1"))
     executors = context._jsc.sc().statusStore().executorList(True)
-    total = busy = 0
-    for index in range(executors.size()):
-        executor = executors.apply(index)
-        total += executor.totalCores() // per_task
-        busy += executor.activeTasks()
+    total = sum(
+        executors.apply(index).totalCores() // per_task for index in range(executors.size())
+    )
+    # The scheduler's own count: that of the status store may be seconds old.
+    running = context._jsc.sc().taskScheduler().runningTasksByExecutors().values().iterator()
+    busy = 0
+    while running.hasNext():
+        busy += running.next()
     return total, max(0, total - busy)
 
 
 def hosts_that_fit(context: SparkContext, wanted: int | None, useful: int) -> int:
     """How many hosts to start: as asked, or what fits with one slot left for DataFrame jobs."""
-    total, free = free_slots(context)
+    total, free = _awaited_slots(context, wanted)
     if wanted is None:
         if free < 1:
             raise SlotsError(
@@ -91,6 +107,30 @@ def hosts_that_fit(context: SparkContext, wanted: int | None, useful: int) -> in
             free=free,
         )
     return wanted
+
+
+def _awaited_slots(context: SparkContext, wanted: int | None) -> tuple[int, int]:
+    """The slots, with those of executors that are still on their way to a new session."""
+    total, free = free_slots(context)
+    if context.master.startswith("local"):
+        return total, free
+    began = changed = time.monotonic()
+    while wanted is None or free < wanted:
+        now = time.monotonic()
+        if total and now - changed > SETTLED_S:
+            break
+        if now - began > EXECUTORS_S:
+            raise SlotsError(
+                f"no executor has joined the session within {EXECUTORS_S:.0f} s: has the cluster "
+                f"at {context.master} free cores and memory?",
+                total=total,
+            )
+        time.sleep(0.1)
+        before = total
+        total, free = free_slots(context)
+        if total != before:
+            changed = time.monotonic()
+    return total, free
 
 
 class Job(Protocol):
@@ -165,6 +205,15 @@ def _host_lost(host: int, raised: Exception) -> PenstockError:
             "set PYSPARK_PYTHON to a Python that has it before the session is made",
             host=host,
         )
+    missing = re.search(r"ModuleNotFoundError: No module named '([^']+)'", text)
+    if missing:
+        return SettingsError(
+            f"the hosts cannot import {missing[1]!r}, which a function of the flow refers to: "
+            "install it where the executors run, send it along with "
+            "spark.sparkContext.addPyFile(path), or define the function in the script itself",
+            host=host,
+            module=missing[1],
+        )
     known = {
         "Python worker exited unexpectedly": "its process ended (killed, or out of memory)",
         "cancelled": "its Spark job was cancelled",
@@ -172,6 +221,9 @@ def _host_lost(host: int, raised: Exception) -> PenstockError:
         "SparkContext was shut down": "the Spark session was stopped",
     }
     why = next((meaning for sign, meaning in known.items() if sign in text), None)
+    raises = re.findall(r"^[\w.]+(?:Error|Exception): .*$", text.partition("Traceback")[2], re.M)
+    if why is None and raises:
+        why = raises[0]
     return HostLostError(
         f"host {host} was lost: {why or text.splitlines()[0] if text else type(raised).__name__}",
         host=host,
