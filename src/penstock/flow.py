@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from penstock.connectors import files, generate, memory
 from penstock.connectors.base import Source
-from penstock.errors import GraphError
+from penstock.errors import GraphError, SettingsError
 from penstock.loops import Loop
 from penstock.operators import user_vertex
 from penstock.operators.base import Operator, SourceOperator
@@ -59,7 +59,8 @@ class Flow:
 
     def source(self, source: Source, name: str | None = None) -> Stream:
         """A stream of any source's rows."""
-        return self._stage(SourceOperator(source), (), name=name)
+        kind = type(source).__name__.lower()
+        return self._stage(SourceOperator(source), (), name=name, default=kind)
 
     def generate(
         self,
@@ -82,7 +83,7 @@ class Flow:
         made = generate.Generate(
             function, rate=rate, rows=rows, shards=shards, schema=schema, start_us=start_us
         )
-        return self.source(made, name or "generate")
+        return self.source(made, name)
 
     def files(
         self,
@@ -96,7 +97,7 @@ class Flow:
     ) -> Stream:
         """Rows of the Parquet, CSV or JSON-lines files in a directory, new ones included."""
         read = files.Files(path, format=format, schema=schema, shards=shards, **options)
-        return self.source(read, name or "files")
+        return self.source(read, name)
 
     def memory(
         self, schema: pa.Schema, name: str | None = None, *, manualEpochs: bool = False
@@ -106,7 +107,7 @@ class Flow:
         With ``manualEpochs`` an epoch ends when ``stream.closeEpoch()`` says so, not by the clock.
         """
         source = memory.MemorySource(schema, manual_epochs=manualEpochs)
-        stage = self._stage(SourceOperator(source), (), name=name or "memory")
+        stage = self._stage(SourceOperator(source), (), name=name, default="memory")
         return MemoryStream(self, stage._stage, source)
 
     # -- several streams -------------------------------------------------------------------------
@@ -171,6 +172,7 @@ class Flow:
         inputs: Sequence[Stream],
         name: str | None = None,
         shards: int | None = None,
+        default: str | None = None,
     ) -> Stream:
         for stream in inputs:
             if stream._flow is not self:
@@ -184,7 +186,7 @@ class Flow:
         exchanges = operator.exchanges(schemas)
         stage = Stage(
             index=len(self.stages),
-            name=self._free_name(operator.kind if name is None else checked_name(name, "stage")),
+            name=self._free_name(default or operator.kind) if name is None else self._new(name),
             operator=operator,
             inputs=tuple(
                 Input(stream._stage, stream._port, exchange)
@@ -215,6 +217,12 @@ class Flow:
                 "or after a loop, not inside one"
             )
         return loops[0] if loops else None
+
+    def _new(self, name: str) -> str:
+        """A name that the user chose: it must not be taken."""
+        if any(stage.name == checked_name(name, "stage") for stage in self.stages):
+            raise SettingsError(f"flow {self.name!r} already has a stage named {name!r}")
+        return name
 
     def _free_name(self, wanted: str) -> str:
         return free_name(wanted, [stage.name for stage in self.stages])

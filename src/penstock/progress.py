@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from penstock.core.progress.marks import EPOCH_END, WATERMARK_END
+from penstock.core.progress.marks import EPOCH_END, WATERMARK_END, WATERMARK_IDLE
 from penstock.core.time import CONVERGED
 from penstock.physical import PhysicalPlan
 
@@ -105,7 +105,7 @@ def _stage(
         rate = max(0.0, (rows - previous["numInputRows"]) / seconds)
         load = max(0.0, (busy - previous["busySeconds"]) / seconds)
     watermarks = [node["watermark_us"] for node in nodes]
-    known = [w for w in watermarks if w is not None]
+    known = [w for w in watermarks if w is not None and w != WATERMARK_IDLE]
     counters: dict[str, int] = {}
     loops = [node["counters_of_loops"] for node in nodes]
     for node in nodes:
@@ -119,7 +119,7 @@ def _stage(
         "numOutputRows": sum(node["rows_out"] for node in nodes),
         "frontier": _real(min((node["epoch"] for node in nodes), default=-1)),
         "ended": bool(nodes) and all(node["epoch"] >= EPOCH_END for node in nodes),
-        "watermarkUs": min(known) if known and len(known) == len(watermarks) else None,
+        "watermarkUs": min(known) if known and None not in watermarks else None,
         "endOfInput": bool(known) and min(known) == WATERMARK_END,
         "queuedBytes": sum(node["queued_bytes"] for node in nodes),
         "busySeconds": busy,

@@ -119,10 +119,18 @@ class Stream:
         """The same with PySpark's name and argument order."""
         return self.keyBy(*columns, shards=numPartitions)
 
-    def withWatermark(self, eventTime: str, delayThreshold: Duration) -> Stream:
-        """Take ``eventTime`` as event time; rows may come up to ``delayThreshold`` late."""
+    def withWatermark(
+        self, eventTime: str, delayThreshold: Duration, *, idleEpochs: int = watermark.IDLE_EPOCHS
+    ) -> Stream:
+        """Take ``eventTime`` as event time; rows may come up to ``delayThreshold`` late.
+
+        Windows wait for every shard, but no longer for one that has had no rows for ``idleEpochs``
+        epochs; its next rows may then be late.
+        """
+        if idleEpochs < 1:
+            raise SettingsError(f"withWatermark: idleEpochs must be at least 1, got {idleEpochs}")
         delay = duration_us(delayThreshold, "delayThreshold")
-        return self._then(watermark.WithWatermark(eventTime, delay))
+        return self._then(watermark.WithWatermark(eventTime, delay, idleEpochs))
 
     def join(
         self,
@@ -216,7 +224,7 @@ class Stream:
 
     def parquet(self, path: str, *, name: str | None = None) -> None:
         """Parquet files, one directory ``epoch=N`` per epoch, each published by one rename."""
-        writer = self._then(parquet.ParquetWrite(path), name=name or "parquet")
+        writer = self._then(parquet.ParquetWrite(path), name=name)
         writer.to(parquet.ParquetCommit(path), name=f"{writer._stage.name}_commit")
 
     def foreachBatch(
@@ -228,18 +236,18 @@ class Stream:
     def memory(self, *, name: str | None = None) -> memory.MemorySink:
         """Keep the rows of completed epochs on the driver: for tests and small results."""
         sink = memory.MemorySink()
-        self.to(sink, name or "memory_sink")
+        self.to(sink, name)
         return sink
 
     def subscribe(self, *, name: str | None = None) -> subscription.Subscription:
         """An iterator of ``(epoch, rows)`` on the driver, told when each epoch is complete."""
         sink = subscription.Subscription()
-        self.to(sink, name or "subscribe")
+        self.to(sink, name)
         return sink
 
     def console(self, *, rows: int = 20, name: str | None = None) -> None:
         """Print the rows of every epoch on the driver."""
-        self.to(console.Console(rows), name or "console")
+        self.to(console.Console(rows), name)
 
     # -- helpers ---------------------------------------------------------------------------------
 

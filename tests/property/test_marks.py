@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from penstock.core.machine.messages import MARK, Complete, Message
 from penstock.core.machine.node import NodeMachine
-from penstock.core.progress.marks import Completion, MarkAligner
+from penstock.core.progress.marks import WATERMARK_IDLE, Completion, MarkAligner
 from penstock.core.time import Time
 
 Marks = list[tuple[int, int | None]]
 
 marks: st.SearchStrategy[Marks] = st.lists(
-    st.tuples(st.integers(0, 12), st.none() | st.integers(0, 99)),
+    st.tuples(st.integers(0, 12), st.none() | st.just(WATERMARK_IDLE) | st.integers(0, 99)),
     max_size=6,
     unique_by=lambda mark: mark[0],
 ).map(lambda found: sorted(found, key=lambda mark: mark[0]))
@@ -24,14 +24,16 @@ def reference(senders: Sequence[Marks]) -> list[Completion]:
     reached = min((max((e for e, _ in own), default=-1) for own in senders), default=-1)
     marked = sorted({epoch for own in senders for epoch, _ in own if epoch <= reached})
     completions = []
+    reached_us: int | None = None
     for epoch in marked:
         watermarks: list[int | None] = []
         for own in senders:
             before = [watermark for e, watermark in own if e <= epoch]
             watermarks.append(before[-1] if before else None)
-        known = [watermark for watermark in watermarks if watermark is not None]
-        least = min(known) if len(known) == len(watermarks) else None
-        completions.append(Completion(epoch, least))
+        busy = [w for w in watermarks if w is not None and w != WATERMARK_IDLE]
+        if busy and None not in watermarks:
+            reached_us = max(min(busy), min(busy) if reached_us is None else reached_us)
+        completions.append(Completion(epoch, reached_us))
     return completions
 
 

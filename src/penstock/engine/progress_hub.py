@@ -36,7 +36,7 @@ class ProgressHub:
         self._accumulator.add(tracking.held(plan, resume + 1, everybody))
         self._accumulator.flush()
         self._gates: MarkAligner[int] = MarkAligner(tracking.gate_nodes(plan), resume)
-        self._cut_us = 0
+        self._cuts_us: dict[int, int] = {}
         self._closed: list[tuple[int, int | None, int]] = []
         self._broadcast = broadcast
         self._lock = threading.Lock()
@@ -51,9 +51,9 @@ class ProgressHub:
             decoded = decode_deltas(self.tracking.graph, deltas)
             self._accumulator.receive(str(host), Flush(sequence, decoded))
             for node, epoch, watermark_us, cut_us in gates:
-                self._cut_us = max(self._cut_us, cut_us)
+                self._cuts_us[epoch] = max(self._cuts_us.get(epoch, 0), cut_us)
                 self._closed += [
-                    (done.epoch, done.watermark_us, self._cut_us)
+                    (done.epoch, done.watermark_us, self._cuts_us.pop(done.epoch, 0))
                     for done in self._gates.mark(node, epoch, watermark_us)
                 ]
             if self._accumulator.due or self._closed:

@@ -12,12 +12,16 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core.progress.marks import WATERMARK_IDLE
 from penstock.errors import SchemaError
 from penstock.operators.base import Operator
 from penstock.operators.columns import require_column
 from penstock.vertex import Time, Vertex
 
 __all__ = ["WatermarkVertex", "WithWatermark"]
+
+IDLE_EPOCHS = 50
+"""Epochs without rows after which nobody waits for a shard: 5 seconds, unless set otherwise."""
 
 _PER_UNIT = {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}
 
@@ -27,9 +31,10 @@ class WithWatermark(Operator):
 
     kind = "watermark"
 
-    def __init__(self, column: str, delay_us: int) -> None:
+    def __init__(self, column: str, delay_us: int, idle_epochs: int = IDLE_EPOCHS) -> None:
         self.column = column
         self.delay_us = delay_us
+        self.idle_epochs = idle_epochs
 
     def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
         (schema,) = inputs
@@ -44,7 +49,7 @@ class WithWatermark(Operator):
         return (schema,)
 
     def vertex(self) -> WatermarkVertex:
-        return WatermarkVertex(self.column, self.delay_us)
+        return WatermarkVertex(self.column, self.delay_us, self.idle_epochs)
 
     def describe(self) -> str:
         return f"{self.column}, {self.delay_us / 1_000_000:g} s"
@@ -53,8 +58,11 @@ class WithWatermark(Operator):
 class WatermarkVertex(Vertex):
     """Passes batches on and keeps the largest event time per epoch (O(open epochs) memory)."""
 
-    def __init__(self, column: str, delay_us: int) -> None:
+    def __init__(self, column: str, delay_us: int, idle_epochs: int = IDLE_EPOCHS) -> None:
         self._column = column
+        self._idle_epochs = idle_epochs
+        self._busy_epoch: int | None = None
+        """The last epoch that brought rows, at first the one before the first."""
         self._delay_us = delay_us
         self._seen_us: int | None = None
         self._complete_us: int | None = None
@@ -76,10 +84,16 @@ class WatermarkVertex(Vertex):
     def after(self, epoch: int) -> int | None:
         """The watermark once ``epoch`` is complete; asked for in ascending order of epochs.
 
-        What lies at or before ``epoch`` is folded into one number and forgotten.
+        What lies at or before ``epoch`` is folded into one number and forgotten.  A shard that saw
+        no rows for many epochs says that it is idle, so that nobody waits for it.
         """
+        if self._busy_epoch is None:
+            self._busy_epoch = epoch - 1
         for done in [other for other in self._open if other <= epoch]:
             self._complete_us = _later(self._complete_us, self._open.pop(done))
+            self._busy_epoch = max(self._busy_epoch, done)
+        if epoch - self._busy_epoch >= self._idle_epochs:
+            return WATERMARK_IDLE
         return None if self._complete_us is None else self._complete_us - self._delay_us
 
 

@@ -100,8 +100,8 @@ def test_one_mark_can_complete_several_epochs() -> None:
     machine.received(mark(1, 1, 0, 10))
     machine.received(mark(1, 2, 1, 20))
     effects = machine.received(mark(2, 1, 4, 15))
-    assert effects == [Complete(0, None, 4), Complete(1, None, 4)]
-    assert machine.received(mark(1, 3, 6, 30)) == [Complete(4, 15, 6)]
+    assert effects == [Complete(0, None, 0), Complete(1, None, 1)]
+    assert machine.received(mark(1, 3, 6, 30)) == [Complete(4, 15, 4)]
 
 
 def test_rows_of_a_complete_epoch_are_refused() -> None:

@@ -133,18 +133,26 @@ class NodeMachine:
             return [Deliver(message.link, message.payload, message.time)]
         if message.kind != MARK:
             raise PeerError(f"node {self.node}: unknown kind of message {message.kind}")
-        epoch = message.time.epoch
-        self._cuts_us[epoch] = max(self._cuts_us.get(epoch, 0), message.cut_us)
+        self._note_cut(message)
         completions = self._aligner.mark(key, message.time.epoch, message.watermark_us)
         return [self._complete(completion) for completion in completions]
 
     def _complete(self, completion: Completion) -> Effect:
-        done = [epoch for epoch in self._cuts_us if epoch <= completion.epoch]
-        cut_us = max((self._cuts_us.pop(epoch) for epoch in done), default=0)
+        cut_us = self._cut_of(completion.epoch)
         if self.counts is None:
             return Complete(completion.epoch, completion.watermark_us, cut_us)
         self.counts.closed(completion.epoch)
         return Report(completion.epoch, completion.watermark_us, cut_us)
+
+    def _note_cut(self, mark: Message) -> None:
+        """Remember when an epoch was cut, by the last of its sources."""
+        epoch = mark.time.epoch
+        self._cuts_us[epoch] = max(self._cuts_us.get(epoch, 0), mark.cut_us)
+
+    def _cut_of(self, epoch: int) -> int:
+        """When an epoch that is complete now was cut."""
+        done = [other for other in self._cuts_us if other <= epoch]
+        return max((self._cuts_us.pop(other) for other in done), default=0)
 
     def region_completed(self, epoch: int, watermark_us: int | None, cut_us: int) -> list[Effect]:
         """No count is left that could result in an epoch here."""

@@ -21,10 +21,12 @@ from typing import Generic, TypeVar
 
 from penstock.errors import PeerError
 
-__all__ = ["EPOCH_END", "WATERMARK_END", "Completion", "MarkAligner"]
+__all__ = ["EPOCH_END", "WATERMARK_END", "WATERMARK_IDLE", "Completion", "MarkAligner"]
 
 EPOCH_END = 1 << 62
 """The epoch that marks the end of a stream: nothing follows."""
+WATERMARK_IDLE = -(1 << 62)
+"""The watermark (µs) of a sender that has seen no rows for a while: others do not wait for it."""
 WATERMARK_END = (1 << 63) - 1
 """The watermark (µs) after the last row of a stream that has been used up."""
 
@@ -63,6 +65,7 @@ class MarkAligner(Generic[S]):
     def __init__(self, senders: Iterable[S], completed: int = -1) -> None:
         self._senders: dict[S, _Sender] = {sender: _Sender(closed=completed) for sender in senders}
         self.completed = completed
+        self._watermark_us: int | None = None
 
     def mark(self, sender: S, epoch: int, watermark_us: int | None) -> list[Completion]:
         """Take a mark; give the epochs that are complete now, oldest first."""
@@ -86,13 +89,18 @@ class MarkAligner(Generic[S]):
         return completions
 
     def _watermark_at(self, epoch: int) -> int | None:
-        least: int | None = None
+        """The least watermark of the senders that are not idle; it never goes back."""
+        busy: list[int] = []
         known = True
         for state in self._senders.values():
             while state.marks and state.marks[0][0] <= epoch:
                 state.watermark_us = state.marks.popleft()[1]
             if state.watermark_us is None:
                 known = False
-            elif least is None or state.watermark_us < least:
-                least = state.watermark_us
-        return least if known else None
+            elif state.watermark_us != WATERMARK_IDLE:
+                busy.append(state.watermark_us)
+        if known and busy:
+            least = min(busy)
+            if self._watermark_us is None or least > self._watermark_us:
+                self._watermark_us = least
+        return self._watermark_us

@@ -373,6 +373,11 @@ class Controller:
     def _look_after(self, now: float) -> None:
         """Deadlines: starting, silent hosts, draining, ending."""
         for effect in self.machine.time_passed(_now_ms()):
+            log.warning(
+                "not everything reached the sinks within %s; epochs that were not published will "
+                "be made again by the next run",
+                self.settings.drainTimeout,
+            )
             self._effect(effect)
         phase = self.machine.phase
         if phase in (Phase.LAUNCHING, Phase.PREPARING) and now > self._start_by_s:
