@@ -47,7 +47,6 @@ from penstock.core.machine.causal_effects import (
 from penstock.core.machine.messages import (
     DATA,
     MARK,
-    Complete,
     Deliver,
     EndStep,
     Finish,
@@ -222,7 +221,7 @@ class CausalMachine(NodeMachine):
         if turn.item is None:
             done = self._completable.popleft()
             self._step = Step((completion(done.epoch),), turn)
-            return [Complete(done.epoch, done.watermark_us, self._cut_us)]
+            return [self._complete(done)]
         first = turn.item[0]
         data = [
             message
@@ -252,11 +251,10 @@ class CausalMachine(NodeMachine):
             self.diffs.append(first.diff)
         for message in item:
             if message.kind == MARK and message.time.epoch > self._marked[sender]:
-                self._cut_us = max(self._cut_us, message.cut_us)
+                epoch = message.time.epoch
+                self._cuts_us[epoch] = max(self._cuts_us.get(epoch, 0), message.cut_us)
                 self._completable.extend(
-                    self._aligner.mark(
-                        (message.link, sender), message.time.epoch, message.watermark_us
-                    )
+                    self._aligner.mark((message.link, sender), epoch, message.watermark_us)
                 )
         marks = [message.time.epoch for message in item if message.kind == MARK]
         self._marked[sender] = max([self._marked[sender], *marks])

@@ -258,6 +258,12 @@ class RecoveryMachine:
             for node in self.graph.order
         ]
 
+    def plan(
+        self, failed: frozenset[int], reports: Mapping[int, Report], stored: Mapping[int, Stored]
+    ) -> Plan:
+        """The pure function behind it all."""
+        return plan(self.graph, failed, reports, stored)
+
     # -- inside ----------------------------------------------------------------------------------
 
     def _now(self, node: int) -> int:
@@ -286,7 +292,7 @@ class RecoveryMachine:
     def _maybe_plan(self, current: _Round) -> list[RecoveryEffect]:
         if current.waiting or current.stored is None or current.plan is not None:
             return []
-        found = plan(self.graph, current.failed, current.reports, current.stored)
+        found = self.plan(current.failed, current.reports, current.stored)
         if found.impossible is not None:
             return [GiveUp(found.impossible)]
         if found.joining:

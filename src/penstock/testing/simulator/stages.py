@@ -198,4 +198,4 @@ def random_shape(random: Random) -> Shape:
             if not any(other in parents.get(node, ()) for node in layers[depth]):
                 node = random.choice(layers[depth])
                 parents[node] = tuple(sorted({*parents[node], other}))
-    return Shape(CausalGraph(kinds, parents), modes, epochs=random.choice((2, 3, 4)))
+    return Shape(CausalGraph(kinds, parents), modes, epochs=random.choice((2, 3, 4, 6)))

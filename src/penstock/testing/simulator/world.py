@@ -26,7 +26,7 @@ from penstock.core.machine.recovery import (
 )
 from penstock.errors import PenstockError
 from penstock.testing.simulator.monitor import Monitor, Violation
-from penstock.testing.simulator.network import Network
+from penstock.testing.simulator.network import Channel, Network
 from penstock.testing.simulator.process import Process
 from penstock.testing.simulator.stages import Row, Shape, random_shape
 from penstock.testing.simulator.store import Store
@@ -80,15 +80,21 @@ class World:
         }
         self.detections: list[tuple[int, int]] = []
         self.starting: list[StartNode] = []
-        self.checkpoint_share = self.random.choice((0.0, 0.3, 0.7))
+        self.checkpoint_share = self.random.choice((0.0, 0.4, 0.9))
+        self.watermark_share = self.random.choice((0.0, 0.1, 0.3))
         self.plan_faults()
 
     def plan_faults(self) -> None:
         """The seed's faults: when, and of which class."""
-        number = self.random.choice((0, 1, 1, 2, 2, 3, 4))
+        number = self.random.choice((0, 1, 2, 3, 4, 5, 7))
+        last = 110 * self.shape.epochs
+        self.waiting = 0
+        """Faults that happen during the next recovery."""
         self.pending = sorted(
-            (self.random.randint(5, 260), self.random.choice(FAULTS)) for _ in range(number)
+            (self.random.randint(5, last), self.random.choice(FAULTS)) for _ in range(number)
         )
+        edges = [(u, v) for v, us in self.shape.graph.parents.items() for u in us]
+        self.laggards = frozenset(edge for edge in edges if self.random.random() < 0.25)
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -107,13 +113,11 @@ class World:
         if self.steps > STEPS_MAX:
             raise Violation("Eventuality", f"no end after {STEPS_MAX} steps")
         if self.pending and self.steps >= self.pending[0][0]:
-            self.fault(self.pending[0][1])
+            self.fault(self.pending.pop(0)[1])
         choices = self.choices()
         if not choices:
-            if self.pending:
+            if self.pending and self.pending[0][1] != "during_recovery":
                 self.steps = max(self.steps, self.pending[0][0])
-                if self.pending[0][1] == "during_recovery":
-                    self.pending.pop(0)
                 return True
             return False
         action, argument = self.random.choice(choices)
@@ -123,8 +127,14 @@ class World:
     def choices(self) -> list[tuple[Callable[[Any], None], Any]]:
         """Everything that can happen now."""
         found: list[tuple[Callable[[Any], None], Any]] = []
+        late: list[Channel] = []
         for channel in self.network.busy():
-            found.append((self.network.deliver, channel))
+            if (channel.sender.node, channel.target) in self.laggards:
+                late.append(channel)
+            else:
+                found.append((self.network.deliver, channel))
+        if late and (not found or self.random.random() < 0.15):
+            found += [(self.network.deliver, channel) for channel in late]
         for process in (*self.processes.values(), *self.zombies):
             if process.writes:
                 found.append((self._write, process))
@@ -149,7 +159,7 @@ class World:
                 found.append((self._hear, None))
             for number in range(len(self.detections)):
                 found.append((self._detect, number))
-            if found and self.random.random() < 0.1:
+            if found and self.random.random() < self.watermark_share:
                 found.append((self._watermark, None))
         for number in range(len(self.starting)):
             found.append((self._spawn, number))
@@ -258,6 +268,10 @@ class World:
         if self.controller is not None:
             self.note(f"controller finds {node}#{incarnation} lost")
             self.control(self.controller.lost({node: incarnation}))
+            if self.waiting:
+                self.waiting -= 1
+                when = self.steps + self.random.randint(1, 60)
+                self.pending = sorted([*self.pending, (when, "during_recovery")])
 
     def _watermark(self, _: None) -> None:
         if self.controller is not None and self.controller.quiet:
@@ -347,9 +361,8 @@ class World:
         """Something fails now (or not yet: some faults wait for their moment)."""
         live = [node for node, process in self.processes.items() if process.alive]
         if what == "during_recovery":
-            if self.controller is not None and self.controller.quiet and not self.starting:
-                if len(self.pending) > 1:
-                    self.pending.append(self.pending.pop(0))
+            if self.controller is not None and self.controller.quiet:
+                self.waiting += 1
                 return
             victims = self.random.sample(live, min(len(live), self.random.choice((1, 1, 2))))
         elif what == "several":
@@ -369,7 +382,6 @@ class World:
             victims = [self.random.choice(live)] if live else []
         else:
             victims = []
-        self.pending.pop(0)
         self.faults[what] += 1
         self.note(f"FAULT {what} {victims}")
         if what == "controller":
