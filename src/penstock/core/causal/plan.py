@@ -32,7 +32,7 @@ from penstock.core.causal.diffs import COMPLETION, Link, completion, origin, pai
 from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.core.causal.logs import Fact
 from penstock.core.causal.reports import Plan, Report, Saved, Start, Stored, Target
-from penstock.core.causal.times import ZERO, Stamp
+from penstock.core.causal.times import END, ZERO, Stamp
 
 __all__ = ["low_epoch", "plan", "watermark"]
 
@@ -132,6 +132,11 @@ def plan(
             for child in graph.children[node]
         }
         deadlines = _deadlines(graph, node, starts)
+        observed = known.observed(graph, node)
+        for epoch in range(
+            min((p.epoch for p in positions.values()), default=observed) + 1, observed + 1
+        ):
+            deadlines.setdefault(epoch, END)
         start = _start(graph, node, positions, known, stored.get(node, _NOTHING), deadlines)
         if isinstance(start, str):
             return Plan(failed, impossible=start)
@@ -144,7 +149,8 @@ def _deadlines(graph: CausalGraph, node: int, starts: Mapping[int, Start]) -> di
     """Epochs that a node must complete before it makes certain steps again.
 
     A failed child that completed an epoch before it handled one of this node's messages had the
-    node's mark before that message; but the stamp of the mark may have been lost with it.
+    node's mark before that message; but the stamp of the mark may have been lost with it.  Epochs
+    that were completed anywhere below are completed before anything new is made (``END``).
     """
     found: dict[int, Stamp] = {}
     for child in graph.children[node]:

@@ -2,8 +2,10 @@
 
 The targets are steps that somebody has seen, in the order of their stamps.  The replay goes from
 target to target.  Just before one, it handles the pending predecessors of the target's own row (of
-every row, up to the marks, if the target is a completion), at stamps strictly between the previous
-one and the target: :func:`slot`.  What has no later target in its row follows after the last one.
+every row, if the target is a completion, but only what belongs to its epoch or an earlier one: later
+rows were not needed for it, and may have been put before the mark by a sender that restarted too),
+at stamps strictly between the previous one and the target: :func:`slot`.  What has no later target
+in its row follows after the last one.
 
 Laws, which are the constraints of the thesis's table (Section 3.3.1) for dense times:
 Monotonicity: each row is handled in the order of its stamps.  Regularity: each target is hit at its
@@ -46,9 +48,9 @@ class Replay(Generic[I]):
 
     >>> from penstock.core.causal.diffs import Link
     >>> replay = Replay([Target((5,), Link(1, (3,), 0))], [1, 2])
-    >>> replay.arrived(2, (1,), "x"); replay.next({}, []) is None
+    >>> replay.arrived(2, (1,), 0, "x"); replay.next({}, []) is None
     True
-    >>> replay.arrived(1, (2,), "y"); replay.arrived(1, (3,), "z")
+    >>> replay.arrived(1, (2,), 0, "y"); replay.arrived(1, (3,), 0, "z")
     >>> [replay.next({}, []), replay.next({}, [])]
     [Turn(item='y', exactly=None, before=(5,)), Turn(item='z', exactly=(5,), before=None)]
     >>> replay.next({}, [])
@@ -57,7 +59,7 @@ class Replay(Generic[I]):
 
     targets: Sequence[Target]
     senders: Iterable[int]
-    _rows: dict[int, deque[tuple[int, Stamp, I]]] = field(init=False)
+    _rows: dict[int, deque[tuple[int, Stamp, int, I]]] = field(init=False)
     _next: int = 0
     _arrivals: int = 0
 
@@ -74,10 +76,10 @@ class Replay(Generic[I]):
         """The next target."""
         return None if self.over else self.targets[self._next]
 
-    def arrived(self, sender: int, stamp: Stamp, item: I) -> None:
-        """An input came in; each row in order."""
+    def arrived(self, sender: int, stamp: Stamp, epoch: int, item: I) -> None:
+        """An input came in; each row in order.  ``epoch`` is the least in it."""
         self._arrivals += 1
-        self._rows[sender].append((self._arrivals, stamp, item))
+        self._rows[sender].append((self._arrivals, stamp, epoch, item))
 
     def next(self, marked: Mapping[int, int], completable: Sequence[int]) -> Turn[I] | None:
         """The next turn, if what it needs has arrived.
@@ -95,7 +97,7 @@ class Replay(Generic[I]):
         row = self._rows[target.made_from.node]
         if not row:
             return None
-        _, stamp, item = row[0]
+        _, stamp, _, item = row[0]
         if stamp > target.made_from.stamp:
             raise InvariantError(
                 f"the input of target {target} is missing: its row goes on with {stamp}",
@@ -120,9 +122,12 @@ class Replay(Generic[I]):
             return Turn(None, target.stamp, None)
         for sender in sorted(self._rows):
             row = self._rows[sender]
-            if row and marked.get(sender, -1) < epoch:
-                _, _, item = row.popleft()
-                return Turn(item, None, target.stamp)
+            if marked.get(sender, -1) >= epoch:
+                continue
+            for place, (_, _, least, item) in enumerate(row):
+                if least <= epoch:
+                    del row[place]
+                    return Turn(item, None, target.stamp)
         return None
 
     def _first(self) -> Turn[I] | None:
@@ -130,7 +135,7 @@ class Replay(Generic[I]):
         rows = [(row[0][0], sender) for sender, row in self._rows.items() if row]
         if not rows:
             return None
-        _, _, item = self._rows[min(rows)[1]].popleft()
+        _, _, _, item = self._rows[min(rows)[1]].popleft()
         return Turn(item, None, None)
 
 

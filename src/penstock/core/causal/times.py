@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from penstock.errors import require
 
-__all__ = ["ZERO", "Stamp", "after", "between", "show"]
+__all__ = ["END", "ZERO", "Stamp", "after", "between", "show"]
 
 Stamp = tuple[int, ...]
 
 ZERO: Stamp = ()
+END: Stamp = (1 << 62,)
+"""After everything."""
 
 
 def after(stamp: Stamp) -> Stamp:

@@ -32,7 +32,7 @@ from penstock.core.causal.diffs import Diff, Link, completion
 from penstock.core.causal.logs import Bundle, DiffLog, Part, PayloadLog
 from penstock.core.causal.replay import Replay, Turn, slot
 from penstock.core.causal.reports import Report, Start
-from penstock.core.causal.times import ZERO, Stamp, after
+from penstock.core.causal.times import END, ZERO, Stamp, after
 from penstock.core.machine.causal_effects import (
     CausalEffect,
     Checkpoint,
@@ -120,6 +120,8 @@ class CausalMachine(NodeMachine):
         self.log = PayloadLog(self.children, budget_bytes)
         self.positions = {child: Position() for child in self.children}
         self._clock: dict[int, Stamp] = dict.fromkeys(self.senders, ZERO)
+        self._base = dict(self._clock)
+        """Clocks as the present connections began: what they bring again was handled before."""
         self._marked = dict.fromkeys(self.senders, self.completed_epoch)
         self._open = dict.fromkeys(self.children, start is None)
         self._partial: dict[int, list[Message]] = {}
@@ -141,7 +143,7 @@ class CausalMachine(NodeMachine):
         self._taken = start.taken
         self._durable = max(start.trim, start.stamp)
         for sender, position in start.clock.items():
-            self._clock[sender] = position.stamp
+            self._clock[sender] = self._base[sender] = position.stamp
         if checkpoint is not None:
             self.newest = checkpoint.report.newest
             self.diffs.diffs = list(checkpoint.report.diffs)
@@ -186,7 +188,8 @@ class CausalMachine(NodeMachine):
             return []
         item = tuple(self._partial.pop(message.sender))
         if self._replay is not None:
-            self._replay.arrived(message.sender, message.stamp, item)
+            epoch = min(part.time.epoch for part in item)
+            self._replay.arrived(message.sender, message.stamp, epoch, item)
         else:
             self._queue.append(item)
         return self._pump()
@@ -211,7 +214,6 @@ class CausalMachine(NodeMachine):
                 if turn.item is not None:
                     self._queue.append(turn.item)
             self._replay = None
-            self.stamp = max(self.stamp, self._top)
             effects.append(Recovered())
         if self._completable:
             return FREE
@@ -226,7 +228,7 @@ class CausalMachine(NodeMachine):
         data = [
             message
             for message in turn.item
-            if message.kind == DATA and message.stamp > self._clock[first.sender]
+            if message.kind == DATA and message.stamp > self._base[first.sender]
         ]
         if not data:
             self._absorb(turn.item)
@@ -314,13 +316,14 @@ class CausalMachine(NodeMachine):
         exactly, before = step.turn.exactly, step.turn.before
         if exactly is not None:
             stamp = exactly
-        elif before is not None:
+        elif before is not None and before != END:
             rows = [c for c, parts in step.parts.items() if any(p.kind == DATA for p in parts)]
             stamp, skipped = slot(self.stamp, before, rows, self.positions, self._taken)
             # Marks that go before a target we start after: their stamp means nothing.
             known = stamp < before
         else:
-            stamp = after(self.stamp)
+            before = None
+            stamp = after(max(self.stamp, self._top))
         self.stamp = max(self.stamp, stamp)
         effects: list[CausalEffect] = []
         made_from = step.made_from
@@ -439,6 +442,7 @@ class CausalMachine(NodeMachine):
         for node, incarnation in fences.items():
             if node in self._clock:
                 self._incarnations[node] = incarnation
+                self._base[node] = self._clock[node]
                 self._partial.pop(node, None)
                 self._queue = deque(item for item in self._queue if item[0].sender != node)
                 for key in self._received:

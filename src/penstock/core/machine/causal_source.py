@@ -150,7 +150,6 @@ class CausalSource(CausalMachine):
         if self._replay is None or self._script:
             return Turn(None, None, None) if self._script else None
         self._replay = None
-        self.stamp = max(self.stamp, self._top)
         effects.append(ResumeReading(self.offset, self.completed_epoch + 1))
         effects.append(Recovered())
         return None
