@@ -1,8 +1,8 @@
 """explain(): a flow as text, as the user wrote it and as it runs; see ``explain_svg`` for pictures.
 
 Times are written with letters: ``(e, i, j)`` is epoch e, iteration i of the outer loop and j of the
-inner one.  A path summary such as ``(e, i) -> (e, i+1)`` says what the shortest way from one node to
-another does to a time.
+inner one.  A path summary such as ``(e, i) -> (e, i+1)`` says what the shortest way from one node
+to another does to a time.
 """
 
 from __future__ import annotations
