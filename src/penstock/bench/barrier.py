@@ -8,20 +8,31 @@ new frontier has come back to all of them: the barrier of the Naiad paper, Secti
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.core.time import Time
 from penstock.engine.spark.session import local_session
+from penstock.engine.tuning import Tuning
 from penstock.flow import Flow
 from penstock.vertex import Vertex
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["bench_barrier"]
 
 HOSTS = 4
 WARM_UP = 200
+WITHOUT = {
+    "writing in passing": Tuning(passing_bytes=0),
+    "plain frames": Tuning(plain_frames=False),
+    "quick thread switches": Tuning(switch_interval_s=0.005),
+    "rare collections": Tuning(gc_threshold=700, gc_freeze=False),
+}
+"""Each remedy of :class:`Tuning`, and the settings without it."""
 _ROUNDS = pa.schema({"shard": pa.int64(), "round_ns": pa.int64()})
 
 
@@ -49,13 +60,27 @@ def _key(offset: int, n: int) -> pa.RecordBatch:
     return pa.record_batch({"key": pa.array(np.arange(offset, offset + n))})
 
 
-def bench_barrier(rounds: int = 3000) -> dict[str, Any]:
-    """Run the rounds; give their percentiles."""
+def bench_barrier(rounds: int = 3000, stalls: bool = False) -> dict[str, Any]:
+    """Run the rounds; with ``stalls`` also without each remedy of :class:`Tuning`."""
+    spark = local_session("penstock bench barrier", hosts=HOSTS)
+    try:
+        _run(spark, WARM_UP, Tuning())
+        result = _run(spark, rounds, Tuning())
+        if stalls:
+            result["without_ms"] = {
+                name: _run(spark, rounds, tuning)["round_ms"] for name, tuning in WITHOUT.items()
+            }
+    finally:
+        spark.stop()
+    return result
+
+
+def _run(spark: SparkSession, rounds: int, tuning: Tuning) -> dict[str, Any]:
     flow = Flow("barrier")
     keys = flow.generate(_key, rows=64, shards=1)
     loop = flow.loop("rounds")
     again = loop.variable(keys.schema)
-    _, took = flow.vertex(
+    back, took = flow.vertex(
         lambda: Barrier(rounds + WARM_UP),
         [loop.enter(keys).union(again)],
         [keys.schema, _ROUNDS],
@@ -63,16 +88,12 @@ def bench_barrier(rounds: int = 3000) -> dict[str, Any]:
         shards=HOSTS,
         name="barrier",
     )
-    again.feed(_)
+    again.feed(back)
     results = loop.leave(took).memory()
-    spark = local_session("penstock bench barrier", hosts=HOSTS)
-    try:
-        query = flow.start(spark, hosts=HOSTS)
-        processes = {host["pid"] for host in query.hosts if "barrier" in str(host["nodes"])}
-        query.awaitTermination(120)
-        query.stop()
-    finally:
-        spark.stop()
+    query = flow.start(spark, hosts=HOSTS, tuning=tuning)
+    processes = {host["pid"] for host in query.hosts if "barrier" in str(host["nodes"])}
+    query.awaitTermination(300)
+    query.stop()
     table = results.toTable()
     per_round = table["round_ns"].to_numpy() / 1e6
     return {

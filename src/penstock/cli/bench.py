@@ -45,6 +45,9 @@ def ysb(
 @bench_app.command()
 def barrier(
     rounds: Annotated[int, typer.Option(min=100, help="How many rounds.")] = 3000,
+    stalls: Annotated[
+        bool, typer.Option("--stalls", help="Also measure without each remedy against stalls.")
+    ] = False,
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -52,7 +55,7 @@ def barrier(
     from penstock.bench.barrier import bench_barrier
 
     set_up_logging(verbose)
-    _show("Barrier", bench_barrier(rounds), json)
+    _show("Barrier", bench_barrier(rounds, stalls), json)
 
 
 @bench_app.command()

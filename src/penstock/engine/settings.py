@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from penstock.durations import Duration, duration_us
+from penstock.engine.tuning import Tuning
 from penstock.errors import SettingsError
 
 __all__ = ["RunSettings"]
@@ -28,11 +29,12 @@ class RunSettings:
     rowsMax: int = 65_536
     progressInterval: Duration = "1 second"
     progress: str = "marks"
+    tuning: Tuning = field(default_factory=Tuning)
 
     @classmethod
     def checked(cls, options: dict[str, Any]) -> RunSettings:
         """Settings from keyword arguments; an unknown or senseless one is refused."""
-        names = [field.name for field in fields(cls)]
+        names = [option.name for option in fields(cls)]
         for name in options:
             if name not in names:
                 raise SettingsError(

@@ -31,6 +31,7 @@ import pyarrow.flight as flight
 
 from penstock.core.channel import ChannelReceiver, ChannelSender
 from penstock.core.machine.messages import Message
+from penstock.engine.tuning import Tuning
 from penstock.errors import InvariantError, PeerError, PenstockError
 from penstock.wire.frames import (
     FRAME_SCHEMA,
@@ -56,11 +57,10 @@ IDLE_S = 0.05
 PROBE_S = 0.25
 """How long a channel may be silent before it is tried."""
 RETRY_S = 0.02
-PASSING_BYTES = 32 << 10
-"""Up to this much under way, a message is written by the thread that sends it."""
 CLOSE_S = 0.3
 """How long an orderly end of all channels may take before they are cut."""
 
+_NO_ROWS = pa.RecordBatch.from_arrays([pa.array([], pa.large_binary())], schema=FRAME_SCHEMA)
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -88,10 +88,12 @@ class Transport:
         on_broken: OnBroken,
         on_failure: OnFailure,
         window_bytes: int = WINDOW_BYTES,
+        tuning: Tuning | None = None,
     ) -> None:
         self.host = host
         self.secret = secret
         self.window_bytes = window_bytes
+        self.tuning = tuning or Tuning()
         self.on_message = on_message
         self.on_control = on_control
         self.on_credit = on_credit
@@ -223,7 +225,10 @@ class _Outgoing:
         with self._lock:
             number = self.sender.push(message, node, size)
             self._unwritten.append((number, message))
-            little = self.sender.kept_bytes < PASSING_BYTES and len(self._unwritten) == 1
+            little = (
+                self.sender.kept_bytes < self.transport.tuning.passing_bytes
+                and len(self._unwritten) == 1
+            )
         if not (little and self._write_in_passing()):
             self.wake()
 
@@ -361,10 +366,10 @@ class _Outgoing:
         self._probe_at = now + PROBE_S
         first = batch[0][0] if batch else 0
         metadata, rows = _packed(Frame(first, state[0], state[2], [m for _, m in batch]))
-        if rows is None:
+        if rows is None and self.transport.tuning.plain_frames:
             self._writer.write_metadata(metadata)
         else:
-            self._writer.write_with_metadata(rows, metadata)
+            self._writer.write_with_metadata(_NO_ROWS if rows is None else rows, metadata)
         self._reported = state[:2]
         return True
 

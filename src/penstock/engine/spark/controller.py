@@ -136,6 +136,7 @@ class Controller:
                 self._on_broken,
                 self._on_failure,
                 settings.windowBytes,
+                settings.tuning,
             ),
             self._control_arrived,
             self._on_failure,
@@ -165,6 +166,7 @@ class Controller:
                 self._secret,
                 self.settings.s("lease"),
                 self.settings.windowBytes,
+                self.settings.tuning,
             )
             self._jobs[number] = self._job(task)
             self._jobs[number].start()

@@ -9,7 +9,6 @@ when a driver dies.
 from __future__ import annotations
 
 import ctypes
-import gc
 import logging
 import os
 import signal
@@ -20,7 +19,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,6 +33,7 @@ from penstock.engine.host import Host, NodeRunner
 from penstock.engine.source import SourceDriver, SourceRecord
 from penstock.engine.store import BoundaryLog, Resume
 from penstock.engine.transport import Transport
+from penstock.engine.tuning import Tuning
 from penstock.errors import PenstockError, SourceError
 from penstock.operators.base import SourceOperator
 from penstock.physical import PhysicalPlan
@@ -48,8 +48,6 @@ DRIVER = 0
 BEAT_S = 0.2
 FROZEN_S = 1.0
 """A gap this long between two beats means that this process did not run."""
-GC_THRESHOLD = 50_000
-"""Objects made before Python looks for cycles: a node's loop makes few, and a pause is felt."""
 GRACE_S = 0.5
 """How long a loop may take to end once it was told to."""
 
@@ -65,6 +63,7 @@ class HostTask:
     secret: str
     lease_s: float
     window_bytes: int
+    tuning: Tuning = field(default_factory=Tuning)
 
     def __call__(self, _partition: Iterator[Any]) -> Iterator[int]:
         """The body of the task."""
@@ -100,10 +99,11 @@ class _HostProcess:
             self._on_broken,
             self._on_failure,
             self.task.window_bytes,
+            self.task.tuning,
         )
 
     def run(self) -> None:
-        prepare_process()
+        prepare_process(self.task.tuning)
         transport = self.host.transport
         transport.connect(DRIVER, self.task.driver)
         self._tell({"kind": "registered", "address": transport.address, "pid": os.getpid()})
@@ -305,13 +305,10 @@ def _counters(runner: NodeRunner) -> dict[str, int]:
     return counters
 
 
-def prepare_process() -> None:
-    """One thread for kernels, quick thread switches, and death together with the parent."""
+def prepare_process(tuning: Tuning) -> None:
+    """One thread for kernels, quick answers, and death together with the parent."""
     pa.set_cpu_count(1)
-    sys.setswitchinterval(0.0005)
-    gc.collect()
-    gc.freeze()  # what is here now stays: no need to look at it in every collection
-    gc.set_threshold(GC_THRESHOLD, 20, 100)
+    tuning.apply()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 

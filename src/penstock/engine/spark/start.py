@@ -52,6 +52,8 @@ def start(flow: Flow, spark: SparkSession, **options: Any) -> FlowQuery:
     progress
         How the ends of epochs become known outside loops: "marks" travel in band (the default),
         "tracked" counts every message, as is done inside loops.
+    tuning
+        A :class:`penstock.engine.tuning.Tuning`: what keeps hosts quick.
     progressInterval
         How often ``lastProgress`` is renewed and listeners are called.
     """
