@@ -96,12 +96,13 @@ class _Knowledge:
             and made_from.epoch > completed
             and (at > stamp or made_from.node == COMPLETION)
         ]
-        exact = {t.made_from.epoch for t in found if t.made_from.node == COMPLETION}
-        found += [
-            Target(before, completion(epoch), loose=True)
-            for epoch, before in deadlines.items()
-            if epoch > completed and epoch not in exact
-        ]
+        exact = {t.made_from.epoch: t.stamp for t in found if t.made_from.node == COMPLETION}
+        before = END
+        for epoch in sorted({*exact, *deadlines}, reverse=True):
+            # Epochs are completed in order: one that comes later bounds the ones before it.
+            before = min(before, exact.get(epoch, END), deadlines.get(epoch, END))
+            if epoch > completed and epoch not in exact:
+                found.append(Target(before, completion(epoch), loose=True))
         return tuple(sorted(found, key=lambda target: target.order))
 
     def taken(self, node: int, targets: tuple[Target, ...]) -> frozenset[Stamp]:
