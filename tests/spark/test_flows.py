@@ -139,7 +139,7 @@ class Results:
         keep("left_join", left.join(right, "k", "left", within="3 ms", time=time))
 
     def _keep(self, name: str, stream: Any) -> None:
-        self.sinks[name] = stream.memory(name=name)
+        self.sinks[name] = stream.memory(name=f"{name}_rows")
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         return self.sinks[name].toPylist()

@@ -41,9 +41,11 @@ def total(out: Any) -> int:
 
 
 def flows(query: FlowQuery) -> bool:
-    """Whether the last progress tells of rows on their way."""
+    """Whether the last progress tells of rows on their way, and every node has been heard."""
     last = query.lastProgress
-    return last is not None and last.inputRowsPerSecond > 0 and last.batchId >= 0
+    if last is None or last.inputRowsPerSecond <= 0 or last.batchId < 0:
+        return False
+    return sum(stage["nodes"] for stage in last.stages) == 6
 
 
 class Recorder(FlowListener):
