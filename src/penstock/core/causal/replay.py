@@ -2,9 +2,9 @@
 
 The targets are steps that somebody has seen, in the order of their stamps.  The replay goes from
 target to target.  Just before one, it handles the pending predecessors of the target's own row (of
-every row, if the target is a completion, but only what belongs to its epoch or an earlier one: later
-rows were not needed for it, and may have been put before the mark by a sender that restarted too),
-at stamps strictly between the previous one and the target: :func:`slot`.  What has no later target
+every row, if the target is a completion, but only what belongs to its epoch or an earlier one:
+later rows were not needed for it, and may be before the mark only because the sender restarted), at
+stamps strictly between the previous one and the target: :func:`slot`.  What has no later target
 in its row follows after the last one.
 
 Laws, which are the constraints of the thesis's table (Section 3.3.1) for dense times:

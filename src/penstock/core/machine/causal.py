@@ -25,25 +25,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from penstock.core.causal.clocks import Floor, Position
-from penstock.core.causal.diffs import Diff, Link, completion
-from penstock.core.causal.logs import Bundle, DiffLog, Part, PayloadLog
-from penstock.core.causal.replay import Replay, Turn, slot
+from penstock.core.causal.diffs import completion
+from penstock.core.causal.logs import DiffLog, Part
+from penstock.core.causal.replay import Replay, Turn
 from penstock.core.causal.reports import Report, Start
-from penstock.core.causal.times import END, ZERO, Stamp, after
+from penstock.core.causal.times import ZERO, Stamp
 from penstock.core.machine.causal_effects import (
     CausalEffect,
     Checkpoint,
     Recovered,
     Retire,
-    Spill,
-    StoreDeterminants,
     TakeCheckpoint,
     TellOpened,
     TellReport,
 )
+from penstock.core.machine.causal_output import FREE, CausalOutput, Item, Step
 from penstock.core.machine.messages import (
     DATA,
     MARK,
@@ -51,35 +49,19 @@ from penstock.core.machine.messages import (
     EndStep,
     Finish,
     Message,
-    Send,
 )
-from penstock.core.machine.node import NodeMachine, Outlet
+from penstock.core.machine.node import Outlet
 from penstock.core.progress.marks import EPOCH_END, Completion
 from penstock.core.time import Time
-from penstock.errors import InvariantError, PeerError, require
+from penstock.errors import PeerError, require
 
 __all__ = ["CausalMachine"]
 
-Item = tuple[Message, ...]
-FREE: Turn[Item] = Turn(None, None, None)
 
-
-@dataclass
-class Step:
-    """What is being handled, and what it has made so far, per child."""
-
-    made_from: Diff
-    turn: Turn[Item]
-    parts: dict[int, list[Part]] = field(default_factory=dict)
-
-    def add(self, target: int, part: Part) -> None:
-        """The step sends a child something."""
-        self.parts.setdefault(target, []).append(part)
-
-
-class CausalMachine(NodeMachine):
+class CausalMachine(CausalOutput):
     """One node under causal recovery.
 
+    >>> from penstock.core.causal.diffs import Link
     >>> node = CausalMachine(5, inputs={0: [1]}, outlets=[Outlet(9, (7,))])
     >>> message = Message(DATA, 0, 1, 5, 0, 1, Time.root(0), stamp=(4,), diff=(Link(1, (4,), 0),))
     >>> node.received(message)
@@ -109,29 +91,20 @@ class CausalMachine(NodeMachine):
             incarnation,
             incarnations,
             completed=-1 if start is None else start.completed,
+            determined=determined,
+            is_open=start is None,
+            budget_bytes=budget_bytes,
         )
-        self.determined = determined
         self.senders = sorted({sender for ids in inputs.values() for sender in ids})
-        self.children = sorted({t for outlet in self.outlets.values() for t in outlet.targets})
-        self.peers = {child: (incarnations or {}).get(child, 0) for child in self.children}
-        self.stamp: Stamp = ZERO
-        self.newest = self.completed_epoch
         self.diffs = DiffLog()
-        self.log = PayloadLog(self.children, budget_bytes)
-        self.positions = {child: Position() for child in self.children}
         self._clock: dict[int, Stamp] = dict.fromkeys(self.senders, ZERO)
         self._base = dict(self._clock)
         """Clocks as the present connections began: what they bring again was handled before."""
         self._marked = dict.fromkeys(self.senders, self.completed_epoch)
-        self._open = dict.fromkeys(self.children, start is None)
         self._partial: dict[int, list[Message]] = {}
         self._queue: deque[Item] = deque()
         self._completable: deque[Completion] = deque()
         self._replay: Replay[Item] | None = None
-        self._step: Step | None = None
-        self._durable: Stamp = ZERO
-        self._top: Stamp = ZERO
-        self._taken: frozenset[Stamp] = frozenset()
         self.checkpoint_due = False
         """Set it, and a checkpoint is taken between the present step and the next."""
         if start is not None:
@@ -264,21 +237,6 @@ class CausalMachine(NodeMachine):
 
     # -- output ----------------------------------------------------------------------------------
 
-    def produced(  # type: ignore[override]
-        self, link: int, parts: Iterable[tuple[int, object, int]], time: Time
-    ) -> list[CausalEffect]:
-        """The vertices made output in this step; it leaves with the end of the step."""
-        if self._step is None:
-            raise InvariantError(f"node {self.node}: output outside of a step")
-        if time.epoch <= self.completed_epoch:
-            raise InvariantError(
-                f"node {self.node}: output at epoch {time.epoch}, which was already passed on as "
-                "complete"
-            )
-        for target, payload, size in parts:
-            self._step.add(target, Part(DATA, link, time, None, 0, payload, size))
-        return []
-
     def end_step(self) -> list[CausalEffect]:
         """The vertices are done with what was delivered."""
         step, self._step = self._current(), None
@@ -304,93 +262,7 @@ class CausalMachine(NodeMachine):
             effects.append(Finish())
         return effects + self._pump()
 
-    def _current(self) -> Step:
-        if self._step is None:
-            raise InvariantError(f"node {self.node}: there is no step to end")
-        return self._step
-
-    def _log_step(self, step: Step) -> list[CausalEffect]:
-        """Give a step its stamp and log what it made."""
-        skipped: tuple[int, ...] = ()
-        known = True
-        exactly, before = step.turn.exactly, step.turn.before
-        if exactly is not None:
-            stamp = exactly
-        elif before is not None and before != END:
-            rows = [c for c, parts in step.parts.items() if any(p.kind == DATA for p in parts)]
-            stamp, skipped = slot(self.stamp, before, rows, self.positions, self._taken)
-            # Marks that go before a target we start after: their stamp means nothing.
-            known = stamp < before
-        else:
-            before = None
-            stamp = after(max(self.stamp, self._top))
-        self.stamp = max(self.stamp, stamp)
-        effects: list[CausalEffect] = []
-        made_from = step.made_from
-        if self.determined:
-            newest = max((p.time.epoch for ps in step.parts.values() for p in ps), default=-1)
-            require(before is None, f"node {self.node}: a step before {before} has no determinant")
-            if exactly is None:
-                effects.append(StoreDeterminants(((Link(self.node, stamp, newest), *made_from),)))
-            made_from = ()
-        for child, parts in step.parts.items():
-            if child in skipped:
-                parts = [part for part in parts if part.kind == MARK]
-            if parts:
-                link = Link(self.node, stamp, max(part.time.epoch for part in parts))
-                diff: Diff = (link, *made_from) if known else ()
-                self.log.append(child, Bundle(stamp, diff, tuple(parts)))
-        for child in step.parts:
-            effects += self._flush(child)
-        effects += [Spill(child, bundle) for child, bundle in self.log.over_budget()]
-        return effects
-
-    def _flush(self, child: int) -> list[CausalEffect]:
-        """Send what is logged for a child and was not sent on this connection."""
-        effects: list[CausalEffect] = []
-        position = self.positions[child]
-        while self._open[child] and (bundle := self.log.take(child)) is not None:
-            if self.determined and bundle.stamp > self._durable:
-                break
-            self.log.taken(child)
-            parts = [
-                part
-                for part in bundle.parts
-                if position.beyond(bundle.stamp, part.time.epoch, part.kind == MARK)
-            ]
-            for number, part in enumerate(parts, 1):
-                message = self._message(
-                    part.kind,
-                    part.link,
-                    child,
-                    part.time,
-                    part.watermark_us,
-                    part.cut_us,
-                    part.payload,
-                    part.size,
-                )
-                effects.append(
-                    Send(
-                        message._replace(
-                            target_incarnation=self.peers[child],
-                            stamp=bundle.stamp,
-                            diff=bundle.diff,
-                            more=number < len(parts),
-                        )
-                    )
-                )
-        return effects
-
     # -- durable things --------------------------------------------------------------------------
-
-    def determinants_stored(self, stamp: Stamp) -> list[CausalEffect]:
-        """The order of inputs is durable up to a step: what depended on that may leave."""
-        self._durable = max(self._durable, stamp)
-        return [effect for child in self.children for effect in self._flush(child)]
-
-    def spilled(self, child: int, stamp: Stamp, references: tuple[object, ...]) -> None:
-        """A bundle's payloads were moved out of memory."""
-        self.log.spilled(child, stamp, references)
 
     def checkpoint(self) -> Checkpoint:
         """The node as it is between two steps; its vertices' state belongs to it."""

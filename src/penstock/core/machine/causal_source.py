@@ -2,8 +2,8 @@
 
 Where it cut its batches is known from its children's diffs (the range is the last link); where it
 cut its epochs is durable before any mark leaves.  A restarted source first goes through a script
-made of both: ranges that somebody knows are read again exactly, gaps between them as one batch each,
-and durable cuts are made again where they were.  Then it reads on.
+made of both: ranges that somebody knows are read again exactly, gaps between them as one batch
+each, and durable cuts are made again where they were.  Then it reads on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.core.causal.diffs import COMPLETION, Link, completion, origin
 from penstock.core.causal.replay import Turn
 from penstock.core.causal.reports import Cut, Start
 from penstock.core.causal.times import Stamp
-from penstock.core.machine.causal import CausalMachine, Item, Step
+from penstock.core.machine.causal import CausalMachine
 from penstock.core.machine.causal_effects import (
     CausalEffect,
     ReadAgain,
@@ -23,6 +23,7 @@ from penstock.core.machine.causal_effects import (
     ResumeReading,
     StoreCut,
 )
+from penstock.core.machine.causal_output import Item, Step
 from penstock.core.machine.messages import Complete
 from penstock.core.machine.node import Outlet
 from penstock.errors import InvariantError, require

@@ -1,1 +1,1 @@
-"""A deterministic simulator of causal recovery: real machines, simulated clock, network and store."""
+"""A deterministic simulator of causal recovery: real machines in a simulated world."""

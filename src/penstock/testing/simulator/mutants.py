@@ -1,7 +1,7 @@
 """Mutants of the protocol: each leaves out one thing, and the simulator must notice.
 
-A mutant that survives many seeds means that the simulator does not test that part of the protocol (or
-that the part is not needed).  Each names the rule that it breaks.
+A mutant that survives many seeds means that the simulator does not test that part of the protocol
+(or that the part is not needed).  Each names what it leaves out.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from penstock.core.causal.reports import Plan, Report, Start, Stored
 from penstock.core.causal.times import ZERO, Stamp, after
 from penstock.core.machine.causal import CausalMachine
 from penstock.core.machine.causal_effects import CausalEffect, Checkpoint, StoreDeterminants
+from penstock.core.machine.causal_output import Step
 from penstock.core.machine.causal_source import CausalSource
 from penstock.core.machine.messages import Message
 from penstock.core.machine.recovery import Record, RecoveryEffect, RecoveryMachine, Truncate
@@ -100,10 +101,12 @@ class _UnheldOutput(CausalMachine):
 
 
 class _NoDeterminants(CausalMachine):
-    def _log_step(self, step):  # type: ignore[no-untyped-def]
+    def _log_step(self, step: Step) -> list[CausalEffect]:
         effects = super()._log_step(step)
         self._durable = self.stamp
-        kept = [effect for effect in effects if not isinstance(effect, StoreDeterminants)]
+        kept: list[CausalEffect] = [
+            effect for effect in effects if not isinstance(effect, StoreDeterminants)
+        ]
         return kept + [effect for child in self.children for effect in self._flush(child)]
 
 

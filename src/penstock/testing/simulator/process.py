@@ -157,7 +157,7 @@ class Process:
         self._produce(out, time)
         machine = self.machine
         machine.checkpoint_due = machine.checkpoint_due or self.world.wants_checkpoint(self)
-        watermarks = {link: effect.watermark_us for link in machine.outlets}
+        watermarks = dict.fromkeys(machine.outlets, effect.watermark_us)
         self.perform(machine.completed(effect.epoch, watermarks, effect.cut_us))
 
     # -- sources ---------------------------------------------------------------------------------

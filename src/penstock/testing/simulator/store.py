@@ -1,4 +1,4 @@
-"""The simulated store: checkpoints, determinants, cuts, published epochs, the controller's record."""
+"""The simulated store: checkpoints, determinants, cuts, published epochs, the record."""
 
 from __future__ import annotations
 

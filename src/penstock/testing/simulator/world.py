@@ -25,6 +25,7 @@ from penstock.core.machine.recovery import (
     Truncate,
 )
 from penstock.errors import PenstockError
+from penstock.testing.simulator.faults import plan_faults, strike
 from penstock.testing.simulator.monitor import Monitor, Violation
 from penstock.testing.simulator.network import Channel, Network
 from penstock.testing.simulator.process import Process
@@ -34,17 +35,8 @@ from penstock.testing.simulator.store import Store
 if TYPE_CHECKING:
     from penstock.testing.simulator.mutants import Mutant
 
-__all__ = ["FAULTS", "World"]
+__all__ = ["World"]
 
-FAULTS = (
-    "crash",
-    "several",
-    "adjacent",
-    "during_recovery",
-    "controller",
-    "connection",
-    "slow",
-)
 STEPS_MAX = 20_000
 
 
@@ -80,21 +72,15 @@ class World:
         }
         self.detections: list[tuple[int, int]] = []
         self.starting: list[StartNode] = []
-        self.checkpoint_share = self.random.choice((0.0, 0.4, 0.9))
-        self.watermark_share = self.random.choice((0.0, 0.1, 0.3))
-        self.plan_faults()
-
-    def plan_faults(self) -> None:
-        """The seed's faults: when, and of which class."""
-        number = self.random.choice((0, 1, 2, 3, 4, 5, 7))
-        last = 110 * self.shape.epochs
+        self.pending: list[tuple[int, str]] = []
+        """Faults to come: when, and of which class."""
         self.waiting = 0
         """Faults that happen during the next recovery."""
-        self.pending = sorted(
-            (self.random.randint(5, last), self.random.choice(FAULTS)) for _ in range(number)
-        )
-        edges = [(u, v) for v, us in self.shape.graph.parents.items() for u in us]
-        self.laggards = frozenset(edge for edge in edges if self.random.random() < 0.25)
+        self.laggards: frozenset[tuple[int, int]] = frozenset()
+        """Edges that are slow."""
+        self.checkpoint_share = self.random.choice((0.0, 0.4, 0.9))
+        self.watermark_share = self.random.choice((0.0, 0.1, 0.3))
+        plan_faults(self)
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -113,7 +99,7 @@ class World:
         if self.steps > STEPS_MAX:
             raise Violation("Eventuality", f"no end after {STEPS_MAX} steps")
         if self.pending and self.steps >= self.pending[0][0]:
-            self.fault(self.pending.pop(0)[1])
+            strike(self, self.pending.pop(0)[1])
         choices = self.choices()
         if not choices:
             if self.pending and self.pending[0][1] != "during_recovery":
@@ -352,59 +338,21 @@ class World:
         self.controller = self.mutant.recovery(self.shape.graph, self.store.record)
         for node, process in self.processes.items():
             if not process.alive:
-                self._suspect(node)
+                self.suspect(node)
         self.control(self.controller.resumed())
 
     # -- faults ----------------------------------------------------------------------------------
 
-    def fault(self, what: str) -> None:
-        """Something fails now (or not yet: some faults wait for their moment)."""
-        live = [node for node, process in self.processes.items() if process.alive]
-        if what == "during_recovery":
-            if self.controller is not None and self.controller.quiet:
-                self.waiting += 1
-                return
-            victims = self.random.sample(live, min(len(live), self.random.choice((1, 1, 2))))
-        elif what == "several":
-            victims = self.random.sample(live, min(len(live), self.random.choice((2, 2, 3))))
-        elif what == "adjacent":
-            node = self.random.choice(live) if live else -1
-            near = [
-                n
-                for n in (
-                    *self.shape.graph.parents.get(node, ()),
-                    *self.shape.graph.children.get(node, ()),
-                )
-                if n in live
-            ]
-            victims = [node, self.random.choice(near)] if near else []
-        elif what in ("crash", "slow"):
-            victims = [self.random.choice(live)] if live else []
-        else:
-            victims = []
-        self.faults[what] += 1
-        self.note(f"FAULT {what} {victims}")
-        if what == "controller":
-            self.controller = None
-            self.to_controller.clear()
-            self.starting = [s for s in self.starting if self.random.random() < 0.5]
-        elif what == "connection":
-            self.network.cut()
-        for victim in victims:
-            if what == "slow":
-                self.processes[victim].paused = self.random.randint(1, 30)
-                self._suspect(victim)
-            else:
-                self._kill(victim)
-
-    def _kill(self, node: int) -> None:
+    def kill(self, node: int) -> None:
+        """A process ends; some of what it was writing or sending is lost."""
         process = self.processes[node]
         process.alive = False
         process.writes = deque(w for w in process.writes if self.random.random() < 0.5)
         self.network.lose(process)
-        self._suspect(node)
+        self.suspect(node)
 
-    def _suspect(self, node: int) -> None:
+    def suspect(self, node: int) -> None:
+        """The controller will find this incarnation lost."""
         self.detections.append((node, self.processes[node].incarnation))
 
     # -- traces ----------------------------------------------------------------------------------

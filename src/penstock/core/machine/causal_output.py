@@ -1,0 +1,172 @@
+"""The sending half of a node under causal recovery: steps get stamps, logs and wings.
+
+A step's output is collected while its vertices run, and stamped when they are done: the stamp of a
+replayed step depends on who gets something (:func:`penstock.core.causal.replay.slot`).  It is
+logged per child.  What is logged leaves when the child's edge is open, if it lies beyond the
+child's position and, for a node with determinants, if the order of inputs behind it is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from penstock.core.causal.clocks import Position
+from penstock.core.causal.diffs import Diff, Link
+from penstock.core.causal.logs import Bundle, Part, PayloadLog
+from penstock.core.causal.replay import Turn, slot
+from penstock.core.causal.times import END, ZERO, Stamp, after
+from penstock.core.machine.causal_effects import CausalEffect, Spill, StoreDeterminants
+from penstock.core.machine.messages import DATA, MARK, Message, Send
+from penstock.core.machine.node import NodeMachine, Outlet
+from penstock.core.time import Time
+from penstock.errors import InvariantError, require
+
+__all__ = ["FREE", "CausalOutput", "Item", "Step"]
+
+Item = tuple[Message, ...]
+FREE: Turn[Item] = Turn(None, None, None)
+
+
+@dataclass
+class Step:
+    """What is being handled, and what it has made so far, per child."""
+
+    made_from: Diff
+    turn: Turn[Item]
+    parts: dict[int, list[Part]] = field(default_factory=dict)
+
+    def add(self, target: int, part: Part) -> None:
+        """The step sends a child something."""
+        self.parts.setdefault(target, []).append(part)
+
+
+class CausalOutput(NodeMachine):
+    """Stamps, logs and sends what steps make."""
+
+    def __init__(
+        self,
+        node: int,
+        inputs: Mapping[int, Sequence[int]],
+        outlets: Iterable[Outlet],
+        incarnation: int,
+        incarnations: Mapping[int, int] | None,
+        completed: int,
+        determined: bool,
+        is_open: bool,
+        budget_bytes: int | None,
+    ) -> None:
+        super().__init__(node, inputs, outlets, incarnation, incarnations, completed)
+        self.determined = determined
+        self.children = sorted({t for outlet in self.outlets.values() for t in outlet.targets})
+        self.peers = {child: (incarnations or {}).get(child, 0) for child in self.children}
+        self.stamp: Stamp = ZERO
+        self.newest = self.completed_epoch
+        self.log = PayloadLog(self.children, budget_bytes)
+        self.positions = {child: Position() for child in self.children}
+        self._open = dict.fromkeys(self.children, is_open)
+        self._step: Step | None = None
+        self._durable: Stamp = ZERO
+        self._top: Stamp = ZERO
+        self._taken: frozenset[Stamp] = frozenset()
+
+    def produced(  # type: ignore[override]
+        self, link: int, parts: Iterable[tuple[int, object, int]], time: Time
+    ) -> list[CausalEffect]:
+        """The vertices made output in this step; it leaves with the end of the step."""
+        if self._step is None:
+            raise InvariantError(f"node {self.node}: output outside of a step")
+        if time.epoch <= self.completed_epoch:
+            raise InvariantError(
+                f"node {self.node}: output at epoch {time.epoch}, which was already passed on as "
+                "complete"
+            )
+        for target, payload, size in parts:
+            self._step.add(target, Part(DATA, link, time, None, 0, payload, size))
+        return []
+
+    def _current(self) -> Step:
+        if self._step is None:
+            raise InvariantError(f"node {self.node}: there is no step to end")
+        return self._step
+
+    def _log_step(self, step: Step) -> list[CausalEffect]:
+        """Give a step its stamp and log what it made."""
+        skipped: tuple[int, ...] = ()
+        known = True
+        exactly, before = step.turn.exactly, step.turn.before
+        if exactly is not None:
+            stamp = exactly
+        elif before is not None and before != END:
+            rows = [c for c, parts in step.parts.items() if any(p.kind == DATA for p in parts)]
+            stamp, skipped = slot(self.stamp, before, rows, self.positions, self._taken)
+            # Marks that go before a target we start after: their stamp means nothing.
+            known = stamp < before
+        else:
+            before = None
+            stamp = after(max(self.stamp, self._top))
+        self.stamp = max(self.stamp, stamp)
+        effects: list[CausalEffect] = []
+        made_from = step.made_from
+        if self.determined:
+            newest = max((p.time.epoch for ps in step.parts.values() for p in ps), default=-1)
+            require(before is None, f"node {self.node}: a step before {before} has no determinant")
+            if exactly is None:
+                effects.append(StoreDeterminants(((Link(self.node, stamp, newest), *made_from),)))
+            made_from = ()
+        for child, parts in step.parts.items():
+            if child in skipped:
+                parts = [part for part in parts if part.kind == MARK]
+            if parts:
+                link = Link(self.node, stamp, max(part.time.epoch for part in parts))
+                diff: Diff = (link, *made_from) if known else ()
+                self.log.append(child, Bundle(stamp, diff, tuple(parts)))
+        for child in step.parts:
+            effects += self._flush(child)
+        effects += [Spill(child, bundle) for child, bundle in self.log.over_budget()]
+        return effects
+
+    def _flush(self, child: int) -> list[CausalEffect]:
+        """Send what is logged for a child and was not sent on this connection."""
+        effects: list[CausalEffect] = []
+        position = self.positions[child]
+        while self._open[child] and (bundle := self.log.take(child)) is not None:
+            if self.determined and bundle.stamp > self._durable:
+                break
+            self.log.taken(child)
+            parts = [
+                part
+                for part in bundle.parts
+                if position.beyond(bundle.stamp, part.time.epoch, part.kind == MARK)
+            ]
+            for number, part in enumerate(parts, 1):
+                message = self._message(
+                    part.kind,
+                    part.link,
+                    child,
+                    part.time,
+                    part.watermark_us,
+                    part.cut_us,
+                    part.payload,
+                    part.size,
+                )
+                effects.append(
+                    Send(
+                        message._replace(
+                            target_incarnation=self.peers[child],
+                            stamp=bundle.stamp,
+                            diff=bundle.diff,
+                            more=number < len(parts),
+                        )
+                    )
+                )
+        return effects
+
+    def determinants_stored(self, stamp: Stamp) -> list[CausalEffect]:
+        """The order of inputs is durable up to a step: what depended on that may leave."""
+        self._durable = max(self._durable, stamp)
+        return [effect for child in self.children for effect in self._flush(child)]
+
+    def spilled(self, child: int, stamp: Stamp, references: tuple[object, ...]) -> None:
+        """A bundle's payloads were moved out of memory."""
+        self.log.spilled(child, stamp, references)
