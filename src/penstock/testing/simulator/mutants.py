@@ -138,6 +138,23 @@ class _ReusesStamps(CausalMachine):
         self._top = start.stamp
 
 
+class _ForcesLaterRows(CausalMachine):
+    """Takes everything before a mark for part of the epoch that the mark ends."""
+
+    def received(self, message: Message) -> list[CausalEffect]:  # type: ignore[override]
+        replay = self._replay
+        if replay is not None:
+            arrived = replay.arrived
+            replay.arrived = (  # type: ignore[method-assign]
+                lambda sender, stamp, epoch, item: arrived(sender, stamp, -1, item)
+            )
+            try:
+                return super().received(message)
+            finally:
+                replay.arrived = arrived  # type: ignore[method-assign]
+        return super().received(message)
+
+
 class _TruncatesTooFar(RecoveryMachine):
     def watermark_due(self, stored: Mapping[int, Stored]) -> list[RecoveryEffect]:
         return [
@@ -159,6 +176,18 @@ class _NoClosure(RecoveryMachine):
         self, failed: frozenset[int], reports: Mapping[int, Report], stored: Mapping[int, Stored]
     ) -> Plan:
         return replace(super().plan(failed, reports, stored), joining=())
+
+
+class _NoDeadlines(RecoveryMachine):
+    def plan(
+        self, failed: frozenset[int], reports: Mapping[int, Report], stored: Mapping[int, Stored]
+    ) -> Plan:
+        found = super().plan(failed, reports, stored)
+        starts = {
+            node: replace(start, targets=tuple(t for t in start.targets if not t.loose))
+            for node, start in found.starts.items()
+        }
+        return replace(found, starts=starts)
 
 
 class _OnlyDirectChildren(RecoveryMachine):
@@ -262,5 +291,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("newest-checkpoint", "checkpoints that reach back (8)", recovery=_NewestCheckpoint),
     Mutant("forgets-unfinished", "failed until recovered (4)", recovery=_ForgetsUnfinished),
     Mutant("recovered-too-soon", "failed until opened (4)", recovery=_RecoveredTooSoon),
+    Mutant("forces-later-rows", "later rows may follow a completion (2)", _ForcesLaterRows),
+    Mutant("no-deadlines", "completions keep their place (2)", recovery=_NoDeadlines),
     Mutant("starts-too-late", "the least position (5)", recovery=_StartsTooLate),
 )
