@@ -31,8 +31,6 @@ __all__ = ["Generate"]
 
 BLOCK_ROWS_MAX = 65_536
 _BLOCK_S = 0.001
-_GRAIN_S = 0.002
-"""A read that finds less than this much due waits for more."""
 _JOIN_ROWS = 16_384
 """Blocks are joined (copied) into a batch only up to this many rows."""
 _UNLIMITED = 1 << 62
@@ -160,16 +158,12 @@ class GenerateReader(Reader):
             start_us = context.started_us if source.start_us is None else source.start_us
             self._origin_us = float(start_us)
         self._total = _UNLIMITED if source.rows is None else self._owned(source.rows)
-        rate = source.rate or 0
-        self._grain = max(1, int(rate / self._shards * _GRAIN_S))
 
     def read(self, rows_max: int, now_us: int, until: Position = None) -> pa.RecordBatch | None:
         if until is not None:
             ready = until - self._made
         else:
             ready = self._due(now_us) - self._made
-            if ready < self._grain and ready < self._total - self._made:
-                return None
         n = min(rows_max, ready)
         if n <= 0:
             return None
@@ -199,8 +193,7 @@ class GenerateReader(Reader):
     def wait_s(self, now_us: int) -> float:
         if self._per_us is None or self._origin_us is None:
             return 0.0
-        last = min(self._made + self._grain, self._total) - 1
-        due_us = self._origin_us + (self._offset(last) + 1) / self._per_us
+        due_us = self._origin_us + (self._offset(self._made) + 1) / self._per_us
         return min(0.1, max(0.0001, (due_us - now_us) / 1e6))
 
     # -- offsets ---------------------------------------------------------------------------------

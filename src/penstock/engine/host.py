@@ -437,7 +437,7 @@ class Host:
             for runner in self._sources:
                 source = runner.source
                 if source is not None and not source.ended and self._may_send(runner):
-                    wait = min(wait, max(source.wait_s(), 0.0005))
+                    wait = min(wait, max(source.wait_s(), 0.0001))
         return wait
 
     # -- effects ---------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ class RunSettings:
     lease: Duration = "4 seconds"
     windowBytes: int = 4 << 20
     rowsMax: int = 65_536
+    linger: Duration = "5 ms"
     progressInterval: Duration = "1 second"
     progress: str = "marks"
     tuning: Tuning = field(default_factory=Tuning)
@@ -64,7 +65,14 @@ class RunSettings:
             )
         if settings.us("epochInterval") < 1000:
             raise SettingsError("start: epochInterval must be at least 1 ms")
-        for name in ("drainTimeout", "hostTimeout", "startTimeout", "lease", "progressInterval"):
+        for name in (
+            "drainTimeout",
+            "hostTimeout",
+            "startTimeout",
+            "lease",
+            "linger",
+            "progressInterval",
+        ):
             settings.us(name)
         return settings
 

@@ -20,6 +20,7 @@ from penstock.core.progress.marks import EPOCH_END, WATERMARK_END
 from penstock.core.time import Time
 from penstock.engine.chain import ChainRunner
 from penstock.engine.clock import EpochClock
+from penstock.engine.pace import Pace
 from penstock.errors import PenstockError, SourceError
 
 __all__ = ["SourceDriver", "SourceRecord"]
@@ -67,6 +68,7 @@ class SourceDriver:
     replay: deque[SourceRecord] = field(default_factory=deque)
     grid_us: int | None = None
     rows_max: int = ROWS_MAX
+    linger_us: int = 0
     rows: int = 0
     batches: int = 0
     ended: bool = False
@@ -80,6 +82,7 @@ class SourceDriver:
     def __post_init__(self) -> None:
         self._epoch = self.replay[0].epoch if self.replay else self.clock.base
         self._recorded = self.reader.position()
+        self._pace = Pace(self.linger_us, self.grid_us)
 
     @property
     def epoch(self) -> int:
@@ -139,9 +142,15 @@ class SourceDriver:
         return True
 
     def _live(self, now: int) -> bool:
+        wait_us = self._pace.wait_us(now)
+        if wait_us and not self._stopping and self.clock.epoch(now) <= self._epoch:
+            self._wait_s = min(wait_us / 1e6, self.clock.wait_s(now, self._epoch))
+            return False
         batch = self.reader.read(self.rows_max, now)
-        if batch is not None and batch.num_rows:
+        rows = 0 if batch is None else batch.num_rows
+        if rows:
             self._emit(batch)
+        self._pace.was_read(now, rows, self.rows_max, self.chain.seen_us())
         if self.reader.exhausted():
             self._end_epoch(now, WATERMARK_END)
             self._end(now, WATERMARK_END)

@@ -354,6 +354,7 @@ class Controller:
             "store": None if self.store is None else str(self.store.path),
             "available_now": self.settings.availableNow,
             "rows_max": self.settings.rowsMax,
+            "linger_us": self.settings.us("linger"),
             "welcome": None if self.hub is None else self.hub.welcome,
         }
         self._tell_all(body)

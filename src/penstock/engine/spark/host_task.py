@@ -257,6 +257,7 @@ def _source_factory(plan: PhysicalPlan, node: int, clock: EpochClock, body: dict
             deque(SourceRecord(r["epoch"], r["position"]) for r in resume.replay),
             plan.cut_grid_us,
             body["rows_max"],
+            body["linger_us"],
         )
 
     return make

@@ -49,6 +49,8 @@ def start(flow: Flow, spark: SparkSession, **options: Any) -> FlowQuery:
         How long a host may be silent, a start may take, a host lives without its driver.
     windowBytes, rowsMax
         Bytes that may be under way to a node from each host; rows in a source's batch.
+    linger
+        How long rows gather at a source before they are read, unless a window is about to end.
     progress
         How the ends of epochs become known outside loops: "marks" travel in band (the default),
         "tracked" counts every message, as is done inside loops.

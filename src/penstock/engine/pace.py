@@ -1,0 +1,54 @@
+"""When a source reads next.
+
+Handling a batch has a price of its own, so rows gather for a while before they are read
+(``linger``).  Results must not wait for that: the end of a window is foreseen from how far event
+time lags behind the wall clock, and at that moment the source reads at once.  A source that is
+behind, whose last batch was full, never waits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Pace"]
+
+MARGIN_US = 100
+"""Read this much after the foreseen moment: better once, a little late, than twice."""
+RETRY_US = 500
+"""If event time had not come as far as foreseen, look again after this long."""
+DRIFT_US = 50
+"""How fast the lag is forgotten: the least lag of the last reads counts."""
+
+
+@dataclass
+class Pace:
+    """Decides how long a source waits between two reads.
+
+    >>> pace = Pace(linger_us=5_000, grid_us=1_000_000)
+    >>> pace.was_read(now=997_000, rows=10, rows_max=100, seen_us=996_900)
+    >>> pace.wait_us(997_000)                       # event time passes 1,000,000 at 1,000,100
+    3200
+    """
+
+    linger_us: int
+    grid_us: int | None = None
+    _next_us: int = 0
+    _lag_us: int | None = None
+    _due_us: int | None = None
+
+    def wait_us(self, now: int) -> int:
+        """How long to wait before the next read; 0: read now."""
+        at = self._next_us
+        if self._due_us is not None and self._due_us < at:
+            at = self._due_us
+        return max(0, at - now)
+
+    def was_read(self, now: int, rows: int, rows_max: int, seen_us: int | None) -> None:
+        """Take note of a read that began at ``now``; ``seen_us`` is the event time it reached."""
+        self._next_us = now + self.linger_us if 0 < rows < rows_max else now
+        if self.grid_us is None or seen_us is None:
+            return
+        lag = now - seen_us
+        self._lag_us = lag if self._lag_us is None else min(lag, self._lag_us + DRIFT_US)
+        point = (seen_us // self.grid_us + 1) * self.grid_us
+        self._due_us = max(point + self._lag_us + MARGIN_US, now + RETRY_US)
