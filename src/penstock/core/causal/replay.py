@@ -2,8 +2,8 @@
 
 The targets are steps that somebody has seen, in the order of their stamps.  The replay goes from
 target to target.  Just before one, it handles the pending predecessors of the target's own row (of
-every row, if the target is a completion, but only what belongs to its epoch or an earlier one:
-later rows were not needed for it, and may be before the mark only because the sender restarted), at
+every row, if the target is a completion, but only what belongs to its epoch or an earlier one: a
+mark overtakes rows of later epochs, which may be before it only because the sender restarted), at
 stamps strictly between the previous one and the target: :func:`slot`.  What has no later target
 in its row follows after the last one.
 
@@ -42,6 +42,14 @@ class Turn(NamedTuple, Generic[I]):
     """… and the target that it must come before, or None: after all targets."""
 
 
+class _Arrival(NamedTuple, Generic[I]):
+    number: int
+    stamp: Stamp
+    epoch: int
+    item: I
+    only_marks: bool
+
+
 @dataclass
 class Replay(Generic[I]):
     """Chooses the next input among those that have arrived.
@@ -59,7 +67,7 @@ class Replay(Generic[I]):
 
     targets: Sequence[Target]
     senders: Iterable[int]
-    _rows: dict[int, deque[tuple[int, Stamp, int, I]]] = field(init=False)
+    _rows: dict[int, deque[_Arrival[I]]] = field(init=False)
     _next: int = 0
     _arrivals: int = 0
 
@@ -76,10 +84,12 @@ class Replay(Generic[I]):
         """The next target."""
         return None if self.over else self.targets[self._next]
 
-    def arrived(self, sender: int, stamp: Stamp, epoch: int, item: I) -> None:
+    def arrived(
+        self, sender: int, stamp: Stamp, epoch: int, item: I, only_marks: bool = False
+    ) -> None:
         """An input came in; each row in order.  ``epoch`` is the least in it."""
         self._arrivals += 1
-        self._rows[sender].append((self._arrivals, stamp, epoch, item))
+        self._rows[sender].append(_Arrival(self._arrivals, stamp, epoch, item, only_marks))
 
     def next(self, marked: Mapping[int, int], completable: Sequence[int]) -> Turn[I] | None:
         """The next turn, if what it needs has arrived.
@@ -97,7 +107,7 @@ class Replay(Generic[I]):
         row = self._rows[target.made_from.node]
         if not row:
             return None
-        _, stamp, _, item = row[0]
+        stamp, item = row[0].stamp, row[0].item
         if stamp > target.made_from.stamp:
             raise InvariantError(
                 f"the input of target {target} is missing: its row goes on with {stamp}",
@@ -124,19 +134,21 @@ class Replay(Generic[I]):
             row = self._rows[sender]
             if marked.get(sender, -1) >= epoch:
                 continue
-            for place, (_, _, least, item) in enumerate(row):
-                if least <= epoch:
+            for place, arrival in enumerate(row):
+                if arrival.epoch > epoch:
+                    continue
+                if arrival.only_marks:
                     del row[place]
-                    return Turn(item, None, target.stamp)
+                    return Turn(arrival.item, None, target.stamp)
+                return Turn(row.popleft().item, None, target.stamp)
         return None
 
     def _first(self) -> Turn[I] | None:
         """After the targets: in the order of arrival."""
-        rows = [(row[0][0], sender) for sender, row in self._rows.items() if row]
+        rows = [(row[0].number, sender) for sender, row in self._rows.items() if row]
         if not rows:
             return None
-        _, _, _, item = self._rows[min(rows)[1]].popleft()
-        return Turn(item, None, None)
+        return Turn(self._rows[min(rows)[1]].popleft().item, None, None)
 
 
 def slot(

@@ -162,7 +162,8 @@ class CausalMachine(CausalOutput):
         item = tuple(self._partial.pop(message.sender))
         if self._replay is not None:
             epoch = min(part.time.epoch for part in item)
-            self._replay.arrived(message.sender, message.stamp, epoch, item)
+            marks = all(part.kind == MARK for part in item)
+            self._replay.arrived(message.sender, message.stamp, epoch, item, marks)
         else:
             self._queue.append(item)
         return self._pump()
@@ -220,7 +221,8 @@ class CausalMachine(CausalOutput):
         """The bundle was handled: clock, diff log and marks move on."""
         first = item[0]
         sender = first.sender
-        if first.stamp > self._clock[sender]:
+        # Marks may overtake rows in a replay, so they do not move the clock.
+        if first.stamp > self._clock[sender] and any(m.kind == DATA for m in item):
             self._clock[sender] = first.stamp
         if first.diff:
             self.diffs.append(first.diff)

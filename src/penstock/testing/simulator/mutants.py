@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from penstock.core.causal.clocks import Floor, Position
+from penstock.core.causal.replay import Replay
 from penstock.core.causal.reports import Plan, Report, Start, Stored
 from penstock.core.causal.times import ZERO, Stamp, after
 from penstock.core.machine.causal import CausalMachine
 from penstock.core.machine.causal_effects import CausalEffect, Checkpoint, StoreDeterminants
-from penstock.core.machine.causal_output import Step
+from penstock.core.machine.causal_output import Item, Step
 from penstock.core.machine.causal_source import CausalSource
 from penstock.core.machine.messages import Message
 from penstock.core.machine.recovery import Record, RecoveryEffect, RecoveryMachine, Truncate
@@ -138,21 +139,19 @@ class _ReusesStamps(CausalMachine):
         self._top = start.stamp
 
 
+class _AllOfOneEpoch(Replay[Item]):
+    def arrived(
+        self, sender: int, stamp: Stamp, epoch: int, item: Item, only_marks: bool = False
+    ) -> None:
+        super().arrived(sender, stamp, -1, item, False)
+
+
 class _ForcesLaterRows(CausalMachine):
     """Takes everything before a mark for part of the epoch that the mark ends."""
 
-    def received(self, message: Message) -> list[CausalEffect]:  # type: ignore[override]
-        replay = self._replay
-        if replay is not None:
-            arrived = replay.arrived
-            replay.arrived = (  # type: ignore[method-assign]
-                lambda sender, stamp, epoch, item: arrived(sender, stamp, -1, item)
-            )
-            try:
-                return super().received(message)
-            finally:
-                replay.arrived = arrived  # type: ignore[method-assign]
-        return super().received(message)
+    def _start(self, start: Start, checkpoint: Checkpoint | None) -> None:
+        super()._start(start, checkpoint)
+        self._replay = _AllOfOneEpoch(start.targets, self.senders)
 
 
 class _TruncatesTooFar(RecoveryMachine):

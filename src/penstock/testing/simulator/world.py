@@ -344,10 +344,11 @@ class World:
     # -- faults ----------------------------------------------------------------------------------
 
     def kill(self, node: int) -> None:
-        """A process ends; some of what it was writing or sending is lost."""
+        """A process ends; the last of what it was writing or sending is lost."""
         process = self.processes[node]
         process.alive = False
-        process.writes = deque(w for w in process.writes if self.random.random() < 0.5)
+        while process.writes and self.random.random() < 0.5:
+            process.writes.pop()
         self.network.lose(process)
         self.suspect(node)
 
