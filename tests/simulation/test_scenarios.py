@@ -1,0 +1,33 @@
+"""Seeds that once broke an invariant, each named after what it taught.
+
+The choices of the simulator follow from the seed, so a change of the simulator changes what these
+seeds do; the mutants in ``test_mutants.py`` keep the lessons themselves.
+"""
+
+import pytest
+
+from penstock.testing.simulator.run import run_seed
+
+SCENARIOS = {
+    "a restarted node counts as failed until its edges are open": (65, 2177, 2471),
+    "a stamp that a sibling knows from an old epoch is never given away again": (459,),
+    "a mark keeps its place before rows that a child handled after completing": (109, 861, 1230),
+    "rows after a forgotten mark are not forced before a completion": (1253, 1748, 1081),
+    "a restarted source makes new batches after all positions": (358, 3697),
+    "an epoch is completed no later than the ones after it": (1314, 2182, 2409),
+    "a node's writes reach the store in order": (16841,),
+    "rows never overtake rows of the same sender": (6672, 7064, 18169),
+}
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(seed, id=f"{name}-{seed}")
+        for name, seeds in SCENARIOS.items()
+        for seed in seeds
+    ],
+)
+def test_scenario(seed: int) -> None:
+    outcome = run_seed(seed)
+    assert outcome.violation is None

@@ -1,0 +1,51 @@
+"""A few hundred seeds of the simulator; the command runs many more."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from penstock.cli.simulate import simulate
+from penstock.testing.simulator.faults import FAULTS
+from penstock.testing.simulator.run import run_many, run_seed
+
+
+def test_no_invariant_breaks_in_a_few_hundred_runs() -> None:
+    result = run_many(seed=1, runs=400)
+    assert result["violations"] == 0, result["failed"]
+    assert result["runs"] == 400
+    assert set(FAULTS) | {"stale"} == set(result["faults"])
+    assert all(count > 0 for count in result["faults"].values())
+
+
+@pytest.mark.parametrize("seed", [3, 77])
+def test_a_run_follows_from_its_seed(seed: int) -> None:
+    first, again = run_seed(seed, trace=True), run_seed(seed, trace=True)
+    assert first.trace == again.trace
+    assert first.trace[-1].endswith("ok")
+    assert run_seed(seed).steps == first.steps
+
+
+@pytest.fixture
+def app() -> typer.Typer:
+    made = typer.Typer()
+    made.command()(simulate)
+    return made
+
+
+def test_the_command_prints_one_json_object(app: typer.Typer) -> None:
+    result = CliRunner().invoke(app, ["--seed", "5", "--runs", "20", "--json"])
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert found["runs"] == 20
+    assert found["violations"] == 0
+    assert found["seconds"] > 0
+    assert sum(found["faults"].values()) > 0
+
+
+def test_the_command_prints_a_trace(app: typer.Typer) -> None:
+    result = CliRunner().invoke(app, ["--seed", "5", "--trace"])
+    assert result.exit_code == 0
+    assert result.stdout.startswith("node 0: source")
+    assert "completes epoch 0" in result.stdout
