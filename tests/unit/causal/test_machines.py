@@ -1,0 +1,263 @@
+"""The machines of a node and of the controller, event by event."""
+
+import pytest
+
+from penstock.core.causal.clocks import Floor, Position
+from penstock.core.causal.diffs import Link, completion, origin
+from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.causal.reports import Cut, Report, Start, Stored, Target
+from penstock.core.machine.causal import CausalMachine
+from penstock.core.machine.causal_effects import (
+    CausalEffect,
+    ReadAgain,
+    Recovered,
+    ResumeReading,
+    Retire,
+    StoreCut,
+    StoreDeterminants,
+    TellOpened,
+    TellReport,
+)
+from penstock.core.machine.causal_source import CausalSource
+from penstock.core.machine.messages import DATA, MARK, Complete, Deliver, EndStep, Message, Send
+from penstock.core.machine.node import Outlet
+from penstock.core.machine.recovery import (
+    Collect,
+    Fence,
+    FenceStore,
+    OpenEdge,
+    Persist,
+    Record,
+    RecoveryMachine,
+    StartNode,
+)
+from penstock.core.time import Time
+
+EPOCH = Time.root(0)
+
+
+def message(
+    stamp: int, sender: int = 1, kind: int = DATA, epoch: int = 0, **parts: object
+) -> Message:
+    values: dict[str, object] = {
+        "kind": kind, "link": sender, "sender": sender, "target": 5, "incarnation": 0,
+        "sequence": stamp, "time": Time.root(epoch), "payload": f"{sender}:{stamp}",
+        "stamp": (stamp,), "diff": (Link(sender, (stamp,), epoch),),
+    }  # fmt: skip
+    return Message(**{**values, **parts})  # type: ignore[arg-type]
+
+
+def node(**parts: object) -> CausalMachine:
+    return CausalMachine(5, {1: [1], 2: [2]}, [Outlet(9, (7, 8))], **parts)  # type: ignore[arg-type]
+
+
+def handle(machine: CausalMachine, incoming: Message, *targets: int) -> list[Message]:
+    """Let a message through, with output to some children; give what was sent."""
+    return perform(machine, machine.received(incoming), targets)
+
+
+def perform(
+    machine: CausalMachine, effects: list[CausalEffect], targets: tuple[int, ...] = ()
+) -> list[Message]:
+    sent = []
+    queue = list(effects)
+    while queue:
+        effect = queue.pop(0)
+        if isinstance(effect, Deliver) and targets:
+            machine.produced(9, [(t, effect.payload, 8) for t in targets], effect.time)
+        elif isinstance(effect, EndStep):
+            queue = machine.end_step() + queue
+        elif isinstance(effect, Complete):
+            queue = machine.completed(effect.epoch, {9: None}, 0) + queue
+        elif isinstance(effect, Send):
+            sent.append(effect.message)
+    return sent
+
+
+def test_a_step_is_handled_when_it_is_whole() -> None:
+    machine = node()
+    assert machine.received(message(1, more=True)) == []
+    effects = machine.received(message(1, sequence=2))
+    assert [type(effect) for effect in effects] == [Deliver, Deliver, EndStep]
+
+
+def test_diffs_do_not_grow_with_the_number_of_shards() -> None:
+    for shards in (2, 8, 32):
+        children = tuple(range(100, 100 + shards))
+        machine = CausalMachine(5, {1: list(range(10, 10 + shards))}, [Outlet(9, children)])
+        incoming = message(1, sender=10, link=1)
+        machine.received(incoming)
+        machine.produced(9, [(child, "rows", 8) for child in children], EPOCH)
+        sent = [effect.message for effect in machine.end_step() if isinstance(effect, Send)]
+        assert len(sent) == shards
+        assert {len(m.diff) for m in sent} == {2}
+
+
+def test_messages_of_other_incarnations_are_refused_on_both_sides() -> None:
+    machine = node(incarnation=3, incarnations={1: 2})
+    assert machine.received(message(1, incarnation=1, target_incarnation=3)) == []
+    assert machine.received(message(1, incarnation=2, target_incarnation=2)) == []
+    assert machine.received(message(1, incarnation=2, target_incarnation=3)) != []
+
+
+def test_a_fence_closes_the_edge_and_an_open_sends_again_after_the_position() -> None:
+    machine = node()
+    assert [m.stamp for m in handle(machine, message(1), 7, 8)] == [(1,), (1,)]
+    [told] = machine.fence({7: 4}, 1)
+    assert isinstance(told, TellReport)
+    assert told.report.clock[1] == Position((1,), -1)
+    assert [m.target for m in handle(machine, message(2), 7, 8)] == [8]
+    effects = machine.open(7, 4, Position((), -1))
+    again = [effect.message for effect in effects if isinstance(effect, Send)]
+    assert [(m.stamp, m.sequence, m.target_incarnation) for m in again] == [
+        ((1,), 1, 4),
+        ((2,), 2, 4),
+    ]
+    assert effects[-1] == TellOpened(7, 4)
+    assert machine.open(7, 4, Position((), -1)) == []
+
+
+def test_a_fence_drops_half_a_step() -> None:
+    machine = node()
+    machine.received(message(1, more=True))
+    machine.fence({1: 1}, 1)
+    effects = machine.received(message(1, incarnation=1))
+    assert [type(effect) for effect in effects] == [Deliver, EndStep]
+
+
+def test_a_node_that_is_fenced_itself_retires() -> None:
+    assert node().fence({5: 1}, 1) == [Retire()]
+
+
+def restarted(*targets: Target, **parts: object) -> CausalMachine:
+    clock = {1: Position((), -1), 2: Position((), -1)}
+    positions = {7: Position((1,), -1), 8: Position((6,), -1)}
+    start = Start(5, None, (1,), -1, clock, positions, targets, top=(6,))
+    return node(start=start, **parts)
+
+
+def test_a_replay_hits_its_targets_and_sends_nothing_before_the_edges_are_open() -> None:
+    machine = restarted(Target((6,), Link(2, (2,), 0)))
+    assert machine.begin() == []
+    assert handle(machine, message(1), 7) == []
+    assert handle(machine, message(1, sender=2), 7, 8) == []
+    assert machine.replaying
+    assert handle(machine, message(2, sender=2), 7, 8) == []
+    assert not machine.replaying
+    to_7 = perform(machine, machine.open(7, 0, Position((1,), -1)))
+    assert [(m.stamp, m.payload) for m in to_7] == [((2,), "2:1"), ((6,), "2:2"), ((7,), "1:1")]
+    to_8 = perform(machine, machine.open(8, 0, Position((6,), -1)))
+    # It has 2:2, and would have had 2:1 before it.
+    assert [(m.stamp, m.payload) for m in to_8] == [((7,), "1:1")]
+
+
+def test_a_node_says_when_it_has_recovered() -> None:
+    assert restarted().begin() == [Recovered()]
+
+
+def test_output_waits_until_the_order_behind_it_is_durable() -> None:
+    machine = node(determined=True)
+    machine.received(message(1))
+    machine.produced(9, [(7, "rows", 8)], EPOCH)
+    assert machine.end_step() == [StoreDeterminants(((Link(5, (1,), 0), Link(1, (1,), 0)),))]
+    [send] = machine.determinants_stored((1,))
+    assert isinstance(send, Send)
+    assert send.message.diff == (Link(5, (1,), 0),)
+
+
+def test_marks_complete_an_epoch_and_say_so_to_all_children() -> None:
+    machine = node()
+    assert handle(machine, message(1, kind=MARK)) == []
+    sent = handle(machine, message(1, sender=2, kind=MARK))
+    assert [(m.kind, m.target, m.diff[1]) for m in sent] == [
+        (MARK, 7, completion(0)),
+        (MARK, 8, completion(0)),
+    ]
+
+
+def test_a_source_makes_its_cut_durable_before_it_marks_it() -> None:
+    source = CausalSource(0, outlets=[Outlet(9, (7,))])
+    source.read(0, 10, 0)
+    source.produced(9, [(7, "rows", 8)], EPOCH)
+    [send] = source.end_step()
+    assert isinstance(send, Send)
+    assert send.message.diff == (Link(0, (1,), 0), Link(origin(0), (10, 0), 0))
+    assert source.cut(0, None, 10) == [StoreCut(0, 10, None)]
+    assert source.cut_stored(0) == [Complete(0, None, 0)]
+
+
+def test_a_restarted_source_reads_known_ranges_and_durable_cuts_again() -> None:
+    target = Target((3,), Link(origin(0), (30, 20), 1))
+    start = Start(
+        0,
+        None,
+        (1,),
+        -1,
+        {},
+        {7: Position((1,), -1)},
+        (target,),
+        top=(3,),
+        offset=5,
+        cuts=(Cut(0, 20),),
+    )
+    source = CausalSource(0, outlets=[Outlet(9, (7,))], start=start)
+    seen: list[CausalEffect] = []
+    queue = source.begin()
+    while queue:
+        effect = queue.pop(0)
+        seen.append(effect)
+        if isinstance(effect, ReadAgain):
+            queue = source.end_step() + queue
+        elif isinstance(effect, Complete):
+            queue = source.completed(effect.epoch, {9: None}, 0) + queue
+    assert seen == [
+        ReadAgain(5, 20, 0),
+        Complete(0, None, 0),
+        ReadAgain(20, 30, 1),
+        ResumeReading(30, 1),
+        Recovered(),
+    ]
+
+
+@pytest.fixture
+def controller() -> RecoveryMachine:
+    kinds = {0: Kind.SOURCE, 1: Kind.STATELESS, 2: Kind.STATEFUL}
+    return RecoveryMachine(
+        CausalGraph(kinds, {1: (0,), 2: (1,)}), Record(dict.fromkeys((0, 1, 2), 0))
+    )
+
+
+def test_a_recovery_fences_collects_starts_and_opens(controller: RecoveryMachine) -> None:
+    effects = controller.lost({1: 0})
+    assert [type(e) for e in effects] == [Persist, FenceStore, Fence, Fence, Collect]
+    assert controller.lost({1: 0}) == []  # old news
+    assert controller.stored(1, {1: Stored()}) == []
+    assert controller.reported(0, 1, Report(0, floors={1: Floor()})) == []
+    [start] = controller.reported(2, 1, Report(2, clock={1: Position((4,), 0)}))
+    assert isinstance(start, StartNode)
+    assert (start.incarnation, start.start.stamp) == (1, (4,))
+    assert controller.recovered(1, 1) == []
+    assert controller.started(1, 1) == [
+        OpenEdge(0, 1, 1, Position((), 0)),
+        OpenEdge(1, 2, 0, Position((4,), 0)),
+    ]
+    assert not controller.quiet
+    assert controller.opened(0, 0, 1, 1) == []
+    [settled] = controller.opened(1, 1, 2, 0)
+    assert settled == Persist(Record({0: 0, 1: 1, 2: 0}, frozenset(), 1))
+    assert controller.quiet
+
+
+def test_a_failure_during_recovery_starts_over_with_both(controller: RecoveryMachine) -> None:
+    controller.lost({1: 0})
+    again = controller.lost({2: 0})
+    assert again[0] == Persist(Record({0: 0, 1: 2, 2: 1}, frozenset({1, 2}), 2))
+    assert controller.reported(0, 1, Report(0)) == []  # of the first round
+
+
+def test_a_restarted_controller_runs_the_unfinished_recovery_again() -> None:
+    graph = CausalGraph({0: Kind.SOURCE, 1: Kind.STATELESS, 2: Kind.STATEFUL}, {1: (0,), 2: (1,)})
+    record = Record({0: 0, 1: 1, 2: 0}, frozenset({1}), 1)
+    effects = RecoveryMachine(graph, record).resumed()
+    assert effects[0] == Persist(Record({0: 0, 1: 2, 2: 0}, frozenset({1}), 2))
+    assert RecoveryMachine(graph, Record({0: 0, 1: 1, 2: 0})).resumed() == []
