@@ -124,7 +124,12 @@ class CausalMachine(CausalOutput):
             self.log.restore(checkpoint.log)
         for child, position in start.positions.items():
             self.positions[child] = position
-            self.log.set_floor(child, Floor(position.stamp, position.epoch, start.horizon))
+            if checkpoint is not None:
+                floor = checkpoint.report.floors[child]
+            else:
+                floor = Floor(start.stamp, start.completed, start.horizon)
+            self.log.set_floor(child, floor)
+        self._horizon = start.horizon
         self._replay = Replay(start.targets, self.senders)
 
     @property

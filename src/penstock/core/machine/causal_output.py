@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.core.causal.clocks import Position
+from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.diffs import Diff, Link
 from penstock.core.causal.logs import Bundle, Part, PayloadLog
 from penstock.core.causal.replay import Turn, slot
@@ -69,6 +69,7 @@ class CausalOutput(NodeMachine):
         self._durable: Stamp = ZERO
         self._top: Stamp = ZERO
         self._taken: frozenset[Stamp] = frozenset()
+        self._horizon = -1
 
     def produced(  # type: ignore[override]
         self, link: int, parts: Iterable[tuple[int, object, int]], time: Time
@@ -116,6 +117,9 @@ class CausalOutput(NodeMachine):
             made_from = ()
         for child, parts in step.parts.items():
             if child in skipped:
+                # The child has it at a stamp that nobody knows: the log begins after its position.
+                position = self.positions[child]
+                self.log.set_floor(child, Floor(position.stamp, position.epoch, self._horizon))
                 parts = [part for part in parts if part.kind == MARK]
             if parts:
                 link = Link(self.node, stamp, max(part.time.epoch for part in parts))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from penstock.core.causal.clocks import Floor, Position
+from penstock.core.causal.clocks import Position
 from penstock.core.causal.replay import Replay
 from penstock.core.causal.reports import Plan, Report, Start, Stored
 from penstock.core.causal.times import ZERO, Stamp, after
@@ -200,23 +200,6 @@ class _OnlyDirectChildren(RecoveryMachine):
         return super().plan(failed, near, stored)
 
 
-class _NewestCheckpoint(RecoveryMachine):
-    def plan(
-        self, failed: frozenset[int], reports: Mapping[int, Report], stored: Mapping[int, Stored]
-    ) -> Plan:
-        newest = {}
-        for node, found in stored.items():
-            saved = found.checkpoints[-1:]
-            floors = {child: Floor() for one in saved for child in one.report.floors}
-            newest[node] = replace(
-                found,
-                checkpoints=tuple(
-                    one._replace(report=replace(one.report, floors=floors)) for one in saved
-                ),
-            )
-        return super().plan(failed, reports, newest)
-
-
 class _ForgetsUnfinished(RecoveryMachine):
     def lost(self, nodes: Mapping[int, int]) -> list[RecoveryEffect]:
         self.record = Record(self.record.incarnations, frozenset(), self.record.recoveries)
@@ -287,7 +270,6 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("truncates-too-far", "one watermark (12)", recovery=_TruncatesTooFar),
     Mutant("no-closure", "closure (6)", recovery=_NoClosure),
     Mutant("direct-children-only", "all witnesses (5)", recovery=_OnlyDirectChildren),
-    Mutant("newest-checkpoint", "checkpoints that reach back (8)", recovery=_NewestCheckpoint),
     Mutant("forgets-unfinished", "failed until recovered (4)", recovery=_ForgetsUnfinished),
     Mutant("recovered-too-soon", "failed until opened (4)", recovery=_RecoveredTooSoon),
     Mutant("forces-later-rows", "later rows may follow a completion (2)", _ForcesLaterRows),
