@@ -1,0 +1,69 @@
+"""The replay rule, case by case."""
+
+import pytest
+
+from penstock.core.causal.clocks import Position
+from penstock.core.causal.diffs import Link, completion
+from penstock.core.causal.replay import Replay, Turn, slot
+from penstock.core.causal.reports import Target
+from penstock.errors import InvariantError
+
+
+def test_predecessors_of_a_target_go_before_it_and_the_rest_after() -> None:
+    replay: Replay[str] = Replay([Target((5,), Link(1, (2,), 0))], [1, 2])
+    replay.arrived(2, (9,), 0, "other row")
+    replay.arrived(1, (1,), 0, "predecessor")
+    replay.arrived(1, (2,), 0, "target")
+    turns = [replay.next({}, ()) for _ in range(4)]
+    assert turns == [
+        Turn("predecessor", None, (5,)),
+        Turn("target", (5,), None),
+        Turn("other row", None, None),
+        None,
+    ]
+
+
+def test_a_completion_takes_rows_up_to_its_marks() -> None:
+    replay: Replay[str] = Replay([Target((5,), completion(0))], [1, 2])
+    replay.arrived(1, (1,), 0, "rows")
+    replay.arrived(1, (2,), 0, "mark", only_marks=True)
+    replay.arrived(1, (3,), 1, "next epoch")
+    assert replay.next({}, ()) == Turn("rows", None, (5,))
+    assert replay.next({}, ()) == Turn("mark", None, (5,))
+    assert replay.next({1: 0}, ()) is None  # sender 2 has not marked the epoch
+    assert replay.next({1: 0, 2: 0}, (0,)) == Turn(None, (5,), None)
+    assert replay.next({1: 0, 2: 0}, ()) == Turn("next epoch", None, None)
+
+
+def test_a_mark_overtakes_rows_of_later_epochs_but_rows_do_not() -> None:
+    replay: Replay[str] = Replay([Target((5,), completion(0))], [1])
+    replay.arrived(1, (1,), 1, "next epoch")
+    replay.arrived(1, (2,), 0, "mark", only_marks=True)
+    assert replay.next({}, ()) == Turn("mark", None, (5,))
+    again: Replay[str] = Replay([Target((5,), completion(0))], [1])
+    again.arrived(1, (1,), 1, "next epoch")
+    again.arrived(1, (2,), 0, "rows")
+    assert again.next({}, ()) == Turn("next epoch", None, (5,))
+
+
+def test_a_loose_completion_goes_before_its_stamp_and_earlier_epochs_before_it() -> None:
+    replay: Replay[str] = Replay([Target((5,), completion(1), loose=True)], [1])
+    assert replay.next({1: 1}, (0, 1)) == Turn(None, None, (5,))
+    assert not replay.over
+    assert replay.next({1: 1}, (1,)) == Turn(None, None, (5,))
+    assert replay.over
+
+
+def test_a_row_that_goes_on_without_the_target_is_a_bug() -> None:
+    replay: Replay[str] = Replay([Target((5,), Link(1, (2,), 0))], [1])
+    replay.arrived(1, (3,), 0, "too late")
+    with pytest.raises(InvariantError, match="missing"):
+        replay.next({}, ())
+
+
+def test_a_slot_is_after_the_recipients_and_avoids_known_stamps() -> None:
+    positions = {7: Position((3,), 0), 8: Position((6,), 0)}
+    assert slot((2,), (6,), [7], positions) == ((4,), ())
+    assert slot((2,), (6,), [7], positions, frozenset({(4,), (5,)})) == ((5, 0), ())
+    assert slot((2,), (6,), [7, 8], positions) == ((4,), (8,))
+    assert slot((6,), (6,), [8], positions) == ((6,), (8,))
