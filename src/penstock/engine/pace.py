@@ -16,6 +16,8 @@ MARGIN_US = 100
 """Read this much after the foreseen moment: better once, a little late, than twice."""
 RETRY_US = 500
 """If event time had not come as far as foreseen, look again after this long."""
+BEFORE_US = 2_000
+"""Read also this much before it, so that little is left to do at the moment itself."""
 DRIFT_US = 50
 """How fast the lag is forgotten: the least lag of the last reads counts."""
 
@@ -26,8 +28,11 @@ class Pace:
 
     >>> pace = Pace(linger_us=5_000, grid_us=1_000_000)
     >>> pace.was_read(now=997_000, rows=10, rows_max=100, seen_us=996_900)
-    >>> pace.wait_us(997_000)                       # event time passes 1,000,000 at 1,000,100
-    3200
+    >>> pace.wait_us(997_000)          # event time passes 1,000,000 at 1,000,100: a little before
+    1200
+    >>> pace.was_read(now=998_200, rows=10, rows_max=100, seen_us=998_100)
+    >>> pace.wait_us(998_200)          # and then at that moment
+    2000
     """
 
     linger_us: int
@@ -51,4 +56,7 @@ class Pace:
         lag = now - seen_us
         self._lag_us = lag if self._lag_us is None else min(lag, self._lag_us + DRIFT_US)
         point = (seen_us // self.grid_us + 1) * self.grid_us
-        self._due_us = max(point + self._lag_us + MARGIN_US, now + RETRY_US)
+        due_us = point + self._lag_us + MARGIN_US
+        if due_us - BEFORE_US > now + RETRY_US:
+            due_us -= BEFORE_US
+        self._due_us = max(due_us, now + RETRY_US)

@@ -18,7 +18,7 @@ from penstock.operators.base import Exchange, Hash, Kernel, Operator, Single, St
 from penstock.operators.grouping import array_of, sort_by
 from penstock.operators.key_columns import check_names
 from penstock.operators.keyed_store import KeyedStore
-from penstock.operators.stateful import PartialVertex, batch_of
+from penstock.operators.stateful import PartialVertex, Runs, batch_of
 from penstock.vertex import Time, Vertex
 
 __all__ = ["RunningAggregate", "RunningCombine", "RunningMerge"]
@@ -125,11 +125,11 @@ class RunningVertex(PartialVertex):
     def merged(self, partials: pa.Table) -> pa.Table:
         return self.aggregation.merge(partials, self.aggregation.keys)
 
-    def take(self, time: Time, partials: pa.Table | None, rows: list[pa.RecordBatch]) -> None:
+    def take(self, time: Time, partials: Runs | None, rows: list[pa.RecordBatch]) -> None:
         if partials is None:
             return
         keys = self.aggregation.keys
-        changed = sort_by(partials, keys)
+        changed = sort_by(partials.merged(), keys)
         found = self._store.find(changed)
         known = self._store.rows(found)
         if known is not None:

@@ -89,14 +89,18 @@ class PaneVertex(PartialVertex):
 
     # -- input -----------------------------------------------------------------------------------
 
-    def take(self, time: Time, partials: pa.Table | None, rows: list[pa.RecordBatch]) -> None:
+    def take(self, time: Time, partials: Runs | None, rows: list[pa.RecordBatch]) -> None:
         before, now = self.before(time), self.watermark(time)
         fresh: dict[int, pa.Table] = {}
         if partials is not None:
-            self._bound = partials.schema.field(PANE).type
-            fresh = self._accepted(partials, before, time, rows)
-        for pane, table in fresh.items():
-            self._runs_of(pane).add(table)
+            # Windows that come again need this epoch's rows by key; others are merged only once.
+            again = bool(self.lateness_us)
+            table = partials.merged() if again else partials.unmerged()
+            self._bound = table.schema.field(PANE).type
+            fresh = self._accepted(table, before, time, rows)
+            for pane, part in fresh.items():
+                runs = self._runs_of(pane)
+                (runs.add if again else runs.add_unmerged)(part)
         if now is None:
             return
         self._emit(time, before, now, fresh)

@@ -20,7 +20,7 @@ from penstock.operators.base import Kernel
 from penstock.operators.encoding import group_codes
 from penstock.operators.grouping import array_of, sort_by, sort_rows
 from penstock.operators.key_columns import from_micros, micros
-from penstock.operators.stateful import PartialVertex, batch_of, tables
+from penstock.operators.stateful import PartialVertex, Runs, batch_of, tables
 from penstock.vertex import Time
 
 __all__ = ["LAST", "START", "SessionVertex", "session_kernel"]
@@ -131,11 +131,11 @@ class SessionVertex(PartialVertex):
         self.column = column
         self._open: pa.Table | None = None
 
-    def take(self, time: Time, partials: pa.Table | None, rows: list[pa.RecordBatch]) -> None:
+    def take(self, time: Time, partials: Runs | None, rows: list[pa.RecordBatch]) -> None:
         before, now = self.before(time), self.watermark(time)
         table, touched = self._open, np.zeros(0 if self._open is None else len(self._open), bool)
         if partials is not None:
-            table, touched = self._joined(self._with_time(partials))
+            table, touched = self._joined(self._with_time(partials.merged()))
             table, touched = self._without_late(table, touched, before, rows, time)
         if table is None or now is None:
             self._open = table

@@ -93,10 +93,10 @@ class PartialVertex(StatefulVertex):
 
     def work(self, time: Time, received: list[tuple[int, pa.RecordBatch]]) -> None:
         runs = self._partials.pop(time, None)
-        self.take(time, runs.merged() if runs else None, [batch for _, batch in received])
+        self.take(time, runs, [batch for _, batch in received])
 
-    def take(self, time: Time, partials: pa.Table | None, rows: list[pa.RecordBatch]) -> None:
-        """Take the merged partial rows of ``time`` into the state, and send what follows."""
+    def take(self, time: Time, partials: Runs | None, rows: list[pa.RecordBatch]) -> None:
+        """Take the partial rows of ``time`` into the state, and send what follows."""
         raise NotImplementedError
 
     def merged(self, partials: pa.Table) -> pa.Table:
@@ -129,9 +129,21 @@ class Runs:
             run = self._joined([self._runs.pop(), run])
         self._runs.append(run)
 
+    def add_unmerged(self, table: pa.Table) -> None:
+        """Take a table in which keys may repeat: one merge, with the runs that are not larger."""
+        parts, rows = [table], table.num_rows
+        while self._runs and self._runs[-1].num_rows <= 2 * rows:
+            rows += self._runs[-1].num_rows
+            parts.append(self._runs.pop())
+        self._runs.append(self._merge(pa.concat_tables(parts).combine_chunks()))
+
     def tables(self) -> list[pa.Table]:
         """What is there, unmerged."""
         return self._runs + self._tail
+
+    def unmerged(self) -> pa.Table:
+        """All as one table in which keys may repeat."""
+        return pa.concat_tables(self.tables()).combine_chunks()
 
     def merged(self) -> pa.Table:
         """All as one table; what was merged stays merged."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import secrets
+import sys
 import threading
 import time
 import uuid
@@ -154,6 +155,8 @@ class Controller:
 
     def start(self) -> None:
         """Launch the hosts and begin."""
+        self._switch_interval_s = sys.getswitchinterval()
+        sys.setswitchinterval(min(self._switch_interval_s, self.settings.tuning.switch_interval_s))
         shipped = without_driver_operators(self.plan)
         self._host_thread.start()
         self._post(lambda: self.machine.registered(DRIVER, self.address))
@@ -421,6 +424,7 @@ class Controller:
         )
 
     def _finish(self, effect: Ended) -> None:
+        sys.setswitchinterval(self._switch_interval_s)
         self.host.transport.close()
         error = None
         if effect.failure is not None:
