@@ -8,10 +8,12 @@ from penstock.testing.simulator.run import caught_by, run_seed
 FIRST_SEEDS = {
     "no-fence": 315,
     "no-store-fence": 53,
-    "checkpoint-without-diffs": 264,
+    "checkpoint-without-diffs": 528,
     "keeps-half-a-step": 142,
     "reuses-stamps": 577,
     "no-closure": 64,
+    "recovered-too-soon": 795,
+    "marks-anywhere": 533,
 }
 """Where to start looking, so that the rarer ones are found soon."""
 

@@ -40,9 +40,10 @@ def strike(world: World, what: str) -> None:
     world.count(what)
     world.note(f"FAULT {what} {victims}")
     if what == "controller":
-        world.controller = None
-        world.to_controller.clear()
-        world.starting = [start for start in world.starting if random.random() < 0.5]
+        if random.random() < 0.5:
+            world.controller_steps = random.randint(1, 15)
+        else:
+            world.lose_controller()
     elif what == "connection":
         world.network.cut()
     for victim in victims:

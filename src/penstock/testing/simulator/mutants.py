@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from penstock.core.causal.clocks import Position
+from penstock.core.causal.replay import Replay
 from penstock.core.causal.reports import Plan, Report, Start, Stored
 from penstock.core.causal.times import ZERO, Stamp, after
 from penstock.core.machine.causal import CausalMachine
 from penstock.core.machine.causal_effects import CausalEffect, Checkpoint, StoreDeterminants
-from penstock.core.machine.causal_output import Step
+from penstock.core.machine.causal_output import Item, Step
 from penstock.core.machine.causal_source import CausalSource
 from penstock.core.machine.messages import Message
 from penstock.core.machine.recovery import Record, RecoveryEffect, RecoveryMachine, Truncate
@@ -138,6 +139,21 @@ class _ReusesStamps(CausalMachine):
         self._top = start.stamp
 
 
+class _AllOfOneEpoch(Replay[Item]):
+    def arrived(
+        self, sender: int, stamp: Stamp, epoch: int, item: Item, only_marks: bool = False
+    ) -> None:
+        super().arrived(sender, stamp, -1, item, False)
+
+
+class _ForcesLaterRows(CausalMachine):
+    """Takes everything before a mark for part of the epoch that the mark ends."""
+
+    def _start(self, start: Start, checkpoint: Checkpoint | None) -> None:
+        super()._start(start, checkpoint)
+        self._replay = _AllOfOneEpoch(start.targets, self.senders)
+
+
 class _TruncatesTooFar(RecoveryMachine):
     def watermark_due(self, stored: Mapping[int, Stored]) -> list[RecoveryEffect]:
         return [
@@ -256,6 +272,11 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("direct-children-only", "all witnesses (5)", recovery=_OnlyDirectChildren),
     Mutant("forgets-unfinished", "failed until recovered (4)", recovery=_ForgetsUnfinished),
     Mutant("recovered-too-soon", "failed until opened (4)", recovery=_RecoveredTooSoon),
-    Mutant("no-deadlines", "completions keep their place (2)", recovery=_NoDeadlines),
+    Mutant(
+        "marks-anywhere",
+        "marks overtake rows, and completions keep their place (2); one alone seems to do",
+        _ForcesLaterRows,
+        recovery=_NoDeadlines,
+    ),
     Mutant("starts-too-late", "the least position (5)", recovery=_StartsTooLate),
 )

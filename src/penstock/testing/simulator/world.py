@@ -66,6 +66,8 @@ class World:
         for node in graph.order:
             self.processes[node] = Process(self, node, 0, zero)
         self.controller: RecoveryMachine | None = mutant.recovery(graph, self.store.record)
+        self.controller_steps: int | None = None
+        """After how many more effects the controller dies."""
         self.to_controller: deque[tuple[str, int, int, Any]] = deque()
         self.to_nodes: dict[int, deque[tuple[int, RecoveryEffect]]] = {
             node: deque() for node in graph.order
@@ -267,6 +269,12 @@ class World:
     def control(self, effects: list[RecoveryEffect]) -> None:
         """Perform the controller's effects; it may die between any two of them."""
         for effect in effects:
+            if self.controller_steps is not None:
+                self.controller_steps -= 1
+                if self.controller_steps <= 0:
+                    self.lose_controller()
+            if self.controller is None:
+                return
             if isinstance(effect, Persist):
                 self.store.record = effect.record
             elif isinstance(effect, FenceStore):
@@ -351,6 +359,14 @@ class World:
             process.writes.pop()
         self.network.lose(process)
         self.suspect(node)
+
+    def lose_controller(self) -> None:
+        """The controller ends; what it had not sent is never sent."""
+        self.note("controller dies")
+        self.controller = None
+        self.controller_steps = None
+        self.to_controller.clear()
+        self.starting = [start for start in self.starting if self.random.random() < 0.5]
 
     def suspect(self, node: int) -> None:
         """The controller will find this incarnation lost."""
