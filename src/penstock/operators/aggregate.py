@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from penstock.functions import Aggregate
 from penstock.operators.aggregates import Aggregation
-from penstock.operators.base import Exchange, Hash, Kernel, Operator, Single, StatelessOperator
+from penstock.operators.base import Exchange, Hash, Kernel, Operator, Single
+from penstock.operators.combine import CombineOperator
 from penstock.operators.grouping import array_of, sort_by
 from penstock.operators.key_columns import check_names
 from penstock.operators.keyed_store import KeyedStore
@@ -71,8 +72,8 @@ class RunningAggregate(_Running, Operator):
         return RunningVertex(self.aggregation, running_kernel(self.aggregation))
 
 
-class RunningCombine(_Running, StatelessOperator):
-    """Before the exchange: each batch to one batch of partial rows."""
+class RunningCombine(_Running, CombineOperator):
+    """Before the exchange: rows to partial rows."""
 
     kind = "aggregate_combine"
 

@@ -26,7 +26,8 @@ import pyarrow as pa
 
 from penstock.functions import Aggregate, Window
 from penstock.operators.aggregates import Aggregation
-from penstock.operators.base import Exchange, Hash, Kernel, Operator, Single, StatelessOperator
+from penstock.operators.base import Exchange, Hash, Kernel, Operator, Single
+from penstock.operators.combine import CombineOperator
 from penstock.operators.key_columns import check_grid, check_names, find_time, plain_schema
 from penstock.operators.pane_windows import PANE, PaneVertex, pane_kernel
 from penstock.operators.session import LAST, START, SessionVertex, session_kernel
@@ -141,8 +142,8 @@ class WindowAggregate(_Windowed, Operator):
         return self.window_vertex(self.kernel())
 
 
-class WindowCombine(_Windowed, StatelessOperator):
-    """Before the exchange: each batch to one batch of partial rows."""
+class WindowCombine(_Windowed, CombineOperator):
+    """Before the exchange: rows to partial rows."""
 
     kind = "window_combine"
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.operators.base import Operator, StatelessOperator
+from penstock.operators.base import Operator
+from penstock.operators.combine import CombineOperator
 from penstock.testing.harness import Harness
 
 __all__ = ["Outcome", "scattered", "wire_bytes"]
@@ -58,7 +59,7 @@ def scattered(
     before = None
     if combined:
         split = operator.combiner(frozenset({0}))
-        if split is not None and isinstance(split[0], StatelessOperator):
+        if split is not None and isinstance(split[0], CombineOperator):
             before, operator = split[0].kernel(), split[1]
     nodes = [Harness(operator, shard=shard, shards=shards) for shard in range(shards)]
     messages = [_messages(epoch, inputs, chance) for epoch, inputs in enumerate(epochs)]

@@ -1,0 +1,64 @@
+"""The part of an aggregate before its exchange: rows gather and are combined into partial rows.
+
+Nobody can use partial rows before their epoch is complete, so small batches wait for each other:
+what was gathered is combined when it is worth it, and at the end of the epoch.  Combining has a
+price per batch, and so has every message; the result is the same however the rows were gathered.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import pyarrow as pa
+
+from penstock.operators.base import Kernel, Operator
+from penstock.vertex import Time, Vertex
+
+__all__ = ["CombineOperator", "CombineVertex"]
+
+ROWS = 16_384
+"""Rows that are worth combining at once."""
+
+
+class CombineOperator(Operator):
+    """The part of an aggregate before its exchange."""
+
+    @abstractmethod
+    def kernel(self) -> Kernel:
+        """A function of rows to partial rows."""
+
+    def vertex(self) -> Vertex:
+        return CombineVertex(self.kernel())
+
+
+class CombineVertex(Vertex):
+    """Gathers rows per time and sends them as partial rows."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._gathered: dict[Time, list[pa.RecordBatch]] = {}
+        self._rows: dict[Time, int] = {}
+
+    def onRecv(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
+        if time.counters:  # in a loop an end of time costs a round of everybody's
+            self.sendBy(0, self._kernel(batch), time)
+            return
+        if time not in self._gathered:
+            self._gathered[time] = []
+            self._rows[time] = 0
+            self.notifyAt(time)
+        self._gathered[time].append(batch)
+        self._rows[time] += batch.num_rows
+        if self._rows[time] >= ROWS:
+            self._send(time)
+
+    def onNotify(self, time: Time) -> None:
+        self._send(time)
+        del self._gathered[time], self._rows[time]
+
+    def _send(self, time: Time) -> None:
+        batches = self._gathered[time]
+        if batches:
+            rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+            self._gathered[time], self._rows[time] = [], 0
+            self.sendBy(0, self._kernel(rows), time)

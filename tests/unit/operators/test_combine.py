@@ -1,0 +1,48 @@
+"""The part of an aggregate before its exchange: rows wait for each other, and none is lost."""
+
+import pyarrow as pa
+
+from penstock import functions as F
+from penstock.operators import combine
+from penstock.operators.aggregate import RunningAggregate
+from penstock.testing.harness import Harness
+
+SCHEMA = pa.schema({"k": pa.string(), "n": pa.int64()})
+
+
+def combiner():
+    operator = RunningAggregate(["k"], [F.sum("n")])
+    operator.output_schemas([SCHEMA])
+    split = operator.combiner(frozenset({0}))
+    assert split is not None
+    split[0].output_schemas([SCHEMA])
+    return split[0]
+
+
+def rows(*keys):
+    return pa.record_batch({"k": list(keys), "n": [1] * len(keys)}, schema=SCHEMA)
+
+
+def test_small_batches_wait_for_the_end_of_their_epoch():
+    node = Harness(combiner())
+    node.recv(rows("a", "b"), 0)
+    node.recv(rows("a"), 0)
+    node.recv(rows("c"), 1)
+    assert node.sent == []
+    node.complete(0)
+    ((_, time, batch),) = node.sent
+    assert time.epoch == 0
+    assert sorted(batch.column("k").to_pylist()) == ["a", "b"]
+    node.complete(1)
+    assert [time.epoch for _, time, _ in node.sent] == [0, 1]
+
+
+def test_enough_rows_do_not_wait(monkeypatch):
+    monkeypatch.setattr(combine, "ROWS", 3)
+    node = Harness(combiner())
+    node.recv(rows("a", "b"), 0)
+    assert node.sent == []
+    node.recv(rows("c"), 0)
+    assert len(node.sent) == 1
+    node.complete(0)
+    assert len(node.sent) == 1
