@@ -64,6 +64,8 @@ def test_a_row_that_goes_on_without_the_target_is_a_bug() -> None:
 def test_a_slot_is_after_the_recipients_and_avoids_known_stamps() -> None:
     positions = {7: Position((3,), 0), 8: Position((6,), 0)}
     assert slot((2,), (6,), [7], positions) == ((4,), ())
-    assert slot((2,), (6,), [7], positions, frozenset({(4,), (5,)})) == ((5, 0), ())
+    assert slot((2,), (6,), [7], positions, {(4,): None, (5,): None}) == ((5, 0), ())
     assert slot((2,), (6,), [7, 8], positions) == ((4,), (8,))
     assert slot((6,), (6,), [8], positions) == ((6,), (8,))
+    taken = {(4, 5): Link(1, (2,), 0), (5, 5): Link(2, (1,), 0)}
+    assert slot((2,), (5,), [7], positions, taken, Link(1, (3,), 0)) == ((4, 6), ())

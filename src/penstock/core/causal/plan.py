@@ -105,9 +105,11 @@ class _Knowledge:
                 found.append(Target(before, completion(epoch), loose=True))
         return tuple(sorted(found, key=lambda target: target.order))
 
-    def taken(self, node: int, targets: tuple[Target, ...]) -> frozenset[Stamp]:
-        """Known stamps that are no targets."""
-        return frozenset(self.steps.get(node, ())) - {t.stamp for t in targets if not t.loose}
+    def taken(self, node: int, targets: tuple[Target, ...]) -> dict[Stamp, Link | None]:
+        """Known steps that are no targets."""
+        exact = {target.stamp for target in targets if not target.loose}
+        steps = self.steps.get(node, {})
+        return {stamp: steps[stamp] for stamp in sorted(steps) if stamp not in exact}
 
 
 def plan(

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from penstock.core.causal.clocks import Position
-from penstock.core.causal.diffs import COMPLETION
+from penstock.core.causal.diffs import COMPLETION, Link
 from penstock.core.causal.reports import Target
 from penstock.core.causal.times import Stamp, between
 from penstock.errors import InvariantError
@@ -29,6 +29,7 @@ from penstock.errors import InvariantError
 __all__ = ["Replay", "Turn", "slot"]
 
 I = TypeVar("I")  # noqa: E741
+_NONE: Mapping[Stamp, Link | None] = {}
 
 
 class Turn(NamedTuple, Generic[I]):
@@ -54,7 +55,6 @@ class _Arrival(NamedTuple, Generic[I]):
 class Replay(Generic[I]):
     """Chooses the next input among those that have arrived.
 
-    >>> from penstock.core.causal.diffs import Link
     >>> replay = Replay([Target((5,), Link(1, (3,), 0))], [1, 2])
     >>> replay.arrived(2, (1,), 0, "x"); replay.next({}, []) is None
     True
@@ -156,12 +156,14 @@ def slot(
     target: Stamp,
     recipients: Iterable[int],
     positions: Mapping[int, Position],
-    taken: frozenset[Stamp] = frozenset(),
+    taken: Mapping[Stamp, Link | None] = _NONE,
+    made_from: Link | None = None,
 ) -> tuple[Stamp, tuple[int, ...]]:
     """A stamp before a target for an input with these recipients, and who is skipped.
 
     A recipient whose position is at or after the target cannot be reached from before the target:
-    it has the message, or would provably filter it (the skip rule).
+    it has the message, or would provably filter it (the skip rule).  Steps that are ``taken`` keep
+    their stamps, and earlier inputs of the same row come before.
 
     >>> slot((2,), (6,), [7, 8], {7: Position((3,), 0), 8: Position((6,), 0)})
     ((4,), (8,))
@@ -174,6 +176,11 @@ def slot(
             skipped.append(child)
         else:
             low = max(low, position)
+    for stamp, link in taken.items():
+        if link is None or made_from is None or link.node != made_from.node:
+            continue
+        if link.stamp < made_from.stamp and low < stamp < target:
+            low = stamp
     if low < target:
         low = between(low, target)
         while low in taken:

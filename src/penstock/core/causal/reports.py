@@ -86,8 +86,9 @@ class Start:
     positions: Mapping[int, Position]
     """Per child: where to resume sending."""
     targets: tuple[Target, ...] = ()
-    taken: frozenset[Stamp] = frozenset()
-    """Stamps that somebody knows and that are no targets: never to be given to something else."""
+    taken: Mapping[Stamp, Link | None] = field(default_factory=dict)
+    """Steps that somebody knows and that are no targets: their stamps are never given away again,
+    and later inputs of their rows go after them."""
     top: Stamp = ZERO
     """The greatest stamp of this node that anybody knows."""
     horizon: int = -1

@@ -68,7 +68,7 @@ class CausalOutput(NodeMachine):
         self._step: Step | None = None
         self._durable: Stamp = ZERO
         self._top: Stamp = ZERO
-        self._taken: frozenset[Stamp] = frozenset()
+        self._taken: Mapping[Stamp, Link | None] = {}
         self._horizon = -1
 
     def produced(  # type: ignore[override]
@@ -100,7 +100,9 @@ class CausalOutput(NodeMachine):
             stamp = exactly
         elif before is not None and before != END:
             rows = [c for c, parts in step.parts.items() if any(p.kind == DATA for p in parts)]
-            stamp, skipped = slot(self.stamp, before, rows, self.positions, self._taken)
+            stamp, skipped = slot(
+                self.stamp, before, rows, self.positions, self._taken, step.made_from[0]
+            )
             # Marks that go before a target we start after: their stamp means nothing.
             known = stamp < before
         else:

@@ -54,6 +54,10 @@ def script(start: Start) -> list[Scripted]:
     found: list[Scripted] = []
     cuts = list(start.cuts)
     cursor = start.offset
+    exact = [target for target in start.targets if not target.loose]
+    known = {t.made_from.epoch: t.stamp for t in exact if t.made_from.node == COMPLETION}
+    missing = known.keys() - {cut.epoch for cut in cuts}
+    require(not missing, f"source {start.node}: the cuts of {sorted(missing)} are not durable")
 
     def read_to(end: int, epoch: int, before: Stamp | None) -> None:
         nonlocal cursor
@@ -64,25 +68,23 @@ def script(start: Start) -> list[Scripted]:
     def cuts_before(epoch: int | None, before: Stamp | None) -> None:
         while cuts and (epoch is None or cuts[0].epoch < epoch):
             cut = cuts.pop(0)
-            read_to(cut.offset, cut.epoch, before)
-            found.append(Scripted(cut.offset, cut.offset, cut.epoch, cut, before=before))
+            # The rows of an epoch are before its cut, whatever their stamps say.
+            exactly = known.get(cut.epoch)
+            limit = before if exactly is None else exactly
+            read_to(cut.offset, cut.epoch, limit)
+            found.append(
+                Scripted(
+                    cut.offset, cut.offset, cut.epoch, cut, exactly, None if exactly else before
+                )
+            )
 
-    for target in start.targets:
-        link = target.made_from
-        if target.loose:
-            continue  # rows of later epochs follow the cut anyway
-        cuts_before(link.epoch, target.stamp)
-        if link.node == COMPLETION:
-            if not cuts or cuts[0].epoch != link.epoch:
-                raise InvariantError(f"source {start.node}: the cut of {link} is not durable")
-            cut = cuts.pop(0)
-            read_to(cut.offset, cut.epoch, target.stamp)
-            found.append(Scripted(cut.offset, cut.offset, cut.epoch, cut, target.stamp))
-        else:
-            end, begin = link.stamp
-            read_to(begin, link.epoch, target.stamp)
-            found.append(Scripted(begin, end, link.epoch, None, target.stamp))
-            cursor = max(cursor, end)
+    ranges = [target for target in exact if target.made_from.node != COMPLETION]
+    for target in sorted(ranges, key=lambda target: target.made_from.stamp):
+        end, begin = target.made_from.stamp
+        cuts_before(target.made_from.epoch, target.stamp)
+        read_to(begin, target.made_from.epoch, target.stamp)
+        found.append(Scripted(begin, end, target.made_from.epoch, None, target.stamp))
+        cursor = max(cursor, end)
     cuts_before(None, None)
     return found
 

@@ -135,7 +135,7 @@ class _ReusesStamps(CausalMachine):
 
     def _start(self, start: Start, checkpoint: Checkpoint | None) -> None:
         super()._start(start, checkpoint)
-        self._taken = frozenset()
+        self._taken = {}
         self._top = start.stamp
 
 
