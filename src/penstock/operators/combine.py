@@ -16,7 +16,7 @@ from penstock.vertex import Time, Vertex
 
 __all__ = ["CombineOperator", "CombineVertex"]
 
-ROWS = 16_384
+ROWS = 1_024
 """Rows that are worth combining at once."""
 
 
