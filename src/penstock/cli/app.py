@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli import plan as plan_command
+from penstock.cli import simulate as simulate_command
 from penstock.cli.bench import bench_app
 from penstock.cli.output import print_json, set_up_logging
 
@@ -20,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("plan")(plan_command.plan)
+app.command("simulate")(simulate_command.simulate)
 app.add_typer(bench_app, name="bench")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
