@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 RECENT = 100
 STOP_S = 3.0
+TOLD_S = 0.5
+"""How long ``stop`` waits for listeners that are slow to hear of the end."""
 
 
 class FlowListener:
@@ -72,6 +74,8 @@ class FlowQuery:
         self._recent: deque[FlowProgress] = deque(maxlen=RECENT)
         self._listeners: list[FlowListener] = []
         self._ended = threading.Event()
+        self._told = threading.Event()
+        """Set when the listeners have heard of the end."""
         self._error: PenstockError | None = None
         self._running = threading.Event()
         self._controller = self._controller_type(
@@ -160,7 +164,8 @@ class FlowQuery:
     def stop(self) -> None:
         """Drain what is under way and end; returns when all hosts are gone."""
         self._controller.stop()
-        self._ended.wait(STOP_S)
+        if self._ended.wait(STOP_S):
+            self._told.wait(TOLD_S)
 
     def exception(self) -> PenstockError | None:
         """What made the flow fail, None if nothing did."""
@@ -239,6 +244,7 @@ class FlowQuery:
         self._ended.set()
         for listener in list(self._listeners):
             self._call(listener.onQueryTerminated, self, error)
+        self._told.set()
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
         try:
