@@ -60,8 +60,8 @@ def barrier(
 
 @bench_app.command()
 def progress(
-    events: Annotated[int, typer.Option(min=1_000_000, help="Events per run.")] = 150_000_000,
-    pairs: Annotated[int, typer.Option(min=1, help="Runs of each kind, in turn.")] = 3,
+    events: Annotated[int, typer.Option(min=1_000_000, help="Events per run.")] = 250_000_000,
+    pairs: Annotated[int, typer.Option(min=1, help="Runs of each kind, in turn.")] = 4,
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
