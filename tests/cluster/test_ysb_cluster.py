@@ -14,7 +14,7 @@ from penstock.errors import SlotsError
 from penstock.testing.cluster import StandaloneCluster
 from penstock.testing.processes import alive, hosts_of
 
-STOP_S = 3.2
+STOP_S = 3.0
 """Three seconds, and a little for a busy machine to get back to us."""
 
 

@@ -19,7 +19,7 @@ from penstock.engine.spark.query import FlowListener, FlowQuery
 from penstock.errors import FunctionError, PenstockError, SettingsError
 from penstock.testing.processes import DriverScript, alive, hosts_of, wait_gone, wait_until
 
-STOP_S = 3.2
+STOP_S = 3.0
 """Three seconds, and a little for a busy machine to get back to us."""
 
 

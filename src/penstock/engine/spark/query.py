@@ -30,8 +30,8 @@ __all__ = ["FlowListener", "FlowQuery"]
 log = logging.getLogger(__name__)
 
 RECENT = 100
-STOP_S = 3.0
-TOLD_S = 0.5
+STOP_S = 2.5
+TOLD_S = 0.3
 """How long ``stop`` waits for listeners that are slow to hear of the end."""
 
 
