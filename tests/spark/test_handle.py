@@ -74,7 +74,7 @@ class Broken(FlowListener):
 
 def test_a_running_flow_tells_what_a_streaming_query_tells(spark: SparkSession) -> None:
     flow, out = counting("told")
-    query = flow.start(spark, hosts=3, progressInterval="100 ms")
+    query = flow.start(spark, hosts=3, progressInterval="500 ms")
     try:
         recorder = Recorder()
         query.addListener(Broken())  # disturbs neither the flow nor other listeners

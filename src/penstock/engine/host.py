@@ -89,28 +89,22 @@ class Host:
         self,
         number: int,
         transport_factory: Callable[[Host], Transport],
-        on_control: Callable[[int, dict[str, Any]], None],
         on_failure: Callable[[PenstockError], None],
         on_sink: Callable[[str, int, int, int], None],
         on_finished: Callable[[int], None],
-        on_broken: Callable[[int, str], None],
     ) -> None:
         self.number = number
         self.nodes: dict[int, NodeRunner] = {}
         self.placement: dict[int, int] = {}
         self.failed: PenstockError | None = None
-        self.running = threading.Event()
         self.ended = threading.Event()
-        self.loops = 0
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._sources: list[NodeRunner] = []
         self._stop = False
         self._flowing = False
-        self.on_control = on_control
         self.on_failure = on_failure
         self.on_sink = on_sink
         self.on_finished = on_finished
-        self.on_broken = on_broken
         self.on_progress: Callable[[Flush, list[Gate]], None] | None = None
         self._progress: LocalProgress | None = None
         self._tracked: list[NodeRunner] = []
@@ -248,7 +242,6 @@ class Host:
 
     def run(self) -> None:
         """The loop; returns when the host was told to end or a node failed."""
-        self.running.set()
         try:
             self._loop()
         except PenstockError as error:
@@ -267,7 +260,6 @@ class Host:
 
     def _loop(self) -> None:
         while not self._stop:
-            self.loops += 1
             worked = self._work()
             if self._tracked:
                 worked = self._notify() or worked

@@ -64,11 +64,9 @@ class Bench:
         self.host = Host(
             1,
             lambda host: self.transport,  # type: ignore[arg-type,return-value]
-            lambda peer, body: None,
             self.failures.append,
             lambda sink, node, epoch, cut: self.sinks.append((sink, epoch)),
             self.finished.append,
-            lambda peer, why: None,
         )
         self.host.placement = {
             node: 1 if here(chain.name) else ELSEWHERE
@@ -235,7 +233,6 @@ def run() -> Iterator[Callable[[Bench], Bench]]:
 
 def test_the_loop_ends_when_told(run: Callable[[Bench], Bench]) -> None:
     bench = run(Bench(keyed, lambda name: True))
-    assert bench.host.running.wait(WAIT_S)
     bench.host.end()
     assert bench.host.ended.wait(WAIT_S)
     assert bench.failures == []

@@ -112,7 +112,6 @@ class Controller:
         self._on_ended = on_ended
         self._events: queue.SimpleQueue[Callable[[], list[ControllerEffect]]] = queue.SimpleQueue()
         self._jobs: dict[int, Job] = {}
-        self._cuts: dict[tuple[str, int], int] = {}
         self._end_by_s: float | None = None
         self._cancelled = False
         self._over = threading.Event()
@@ -139,11 +138,9 @@ class Controller:
                 settings.windowBytes,
                 settings.tuning,
             ),
-            self._control_arrived,
             self._on_failure,
             self._driver_sink,
             lambda node: self._post(lambda: self.machine.node_finished(node)),
-            self._on_broken,
         )
         self.address = self.host.transport.address.replace(bind, public, 1)
         self._thread = threading.Thread(target=self._run, name="penstock-controller", daemon=True)

@@ -81,11 +81,9 @@ class _HostProcess:
         self.host = Host(
             task.host,
             self._transport,
-            self._on_control,
             self._on_failure,
             self._on_sink,
             self._on_finished,
-            self._on_broken,
         )
 
     def _transport(self, host: Host) -> Transport:
@@ -138,9 +136,6 @@ class _HostProcess:
         elif kind == "end":
             self.host.end()
             threading.Thread(target=self._end_soon, name="penstock-end", daemon=True).start()
-
-    def _on_control(self, peer: int, body: dict[str, Any]) -> None:
-        self._control_arrived(peer, body)
 
     def _end_soon(self) -> None:
         """A loop that is stuck in somebody's function must not keep the process alive."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -77,7 +76,6 @@ class FlowQuery:
         self._told = threading.Event()
         """Set when the listeners have heard of the end."""
         self._error: PenstockError | None = None
-        self._running = threading.Event()
         self._controller = self._controller_type(
             spark,
             plan,
@@ -251,7 +249,3 @@ class FlowQuery:
             function(*arguments)
         except Exception:
             log.exception("a listener raised")
-
-    def to_json(self) -> str:
-        """Hosts and progress as JSON."""
-        return json.dumps({"hosts": self.hosts, "progress": self.lastProgress})
