@@ -16,37 +16,22 @@ import queue
 import threading
 import time
 import traceback
-from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
-
 from penstock.core.machine.messages import (
-    DATA,
-    Complete,
-    Deliver,
-    Effect,
-    Finish,
     Message,
-    Report,
-    Send,
 )
-from penstock.core.machine.node import NodeMachine, Outlet
 from penstock.core.machine.tracking import NodeTracking
 from penstock.core.progress.exchange import Broadcast, Flush, LocalProgress
 from penstock.core.time import Time
-from penstock.engine.chain import ChainRunner
 from penstock.engine.clock import now_us
-from penstock.engine.source import SourceDriver
+from penstock.engine.node import NodeRunner
 from penstock.engine.transport import Transport
 from penstock.errors import InvariantError, PenstockError
-from penstock.physical import PhysicalPlan
-from penstock.wire.frames import read_batch
 
-__all__ = ["Host", "NodeRunner"]
+__all__ = ["Host"]
 
 log = logging.getLogger(__name__)
 
@@ -55,31 +40,6 @@ Gate = tuple[int, int, int | None, int]
 
 LOCAL = -1
 """The peer number of messages that never leave the host."""
-
-
-@dataclass
-class NodeRunner:
-    """One node: its machine, its vertices, its queue and its figures."""
-
-    node: int
-    name: str
-    machine: NodeMachine
-    chain: ChainRunner
-    targets: tuple[int, ...]
-    ports: Mapping[int, tuple[int, Any]]
-    """Input port and schema of each link into the node."""
-    sinks: tuple[str, ...]
-    source: SourceDriver | None = None
-    region: deque[tuple[int, int | None, int]] = field(default_factory=deque)
-    """Epochs (with watermark and cut) that are closed at every gate and not yet complete here."""
-    queue: deque[tuple[int, Message]] = field(default_factory=deque)
-    queued_bytes: int = 0
-    rows_in: int = 0
-    batches_in: int = 0
-    busy_ns: int = 0
-    in_loop: bool = False
-    latency_us: int | None = None
-    """Of the last epoch: from the cut at its source to its completion here."""
 
 
 class Host:
@@ -133,71 +93,22 @@ class Host:
 
     # -- nodes -----------------------------------------------------------------------------------
 
-    def add_node(
-        self,
-        plan: PhysicalPlan,
-        node: int,
-        source: Callable[[ChainRunner, Callable[[int, int | None, int], None]], SourceDriver]
-        | None = None,
-        completed: int = -1,
-        tracking: NodeTracking | None = None,
-    ) -> NodeRunner:
-        """Build a node and open its vertices."""
-        chain = plan.chain_of_node(node)
-        into = plan.links_into(chain.index)
-        out = plan.links_out_of(chain.index)
-        machine = NodeMachine(
-            node,
-            {link.index: plan.senders(link, node) for link in into},
-            [
-                Outlet(
-                    link.index,
-                    plan.targets(link, node),
-                    marked=tracking is None or link.index not in tracking.links,
-                )
-                for link in out
-            ],
-            completed=completed,
-            tracking=tracking,
-        )
-
-        def produce(link: int, parts: Any, at: Time) -> None:
-            self._perform(runner, machine.produced(link, parts, at))
-
-        runner = NodeRunner(
-            node,
-            plan.node_name(node),
-            machine,
-            ChainRunner(plan, chain, node, produce),
-            # Inside a loop nobody waits for credit: those who wait could wait for each other.
-            tuple(
-                sorted(
-                    {
-                        target
-                        for link in out
-                        if not (chain.loops and plan.chains[link.target_chain].loops)
-                        for target in plan.targets(link, node)
-                    }
-                )
-            ),
-            {link.index: (link.target_port, link.schema) for link in into},
-            tuple(chain.sinks),
-            in_loop=bool(chain.loops),
-        )
-        if machine.counts is not None:
-            runner.chain.on_asked = machine.counts.asked
-            runner.chain.on_notified = machine.counts.notified
+    def add(self, runner: NodeRunner) -> None:
+        """Run a node from now on."""
+        self.nodes[runner.node] = runner
+        if runner.machine.counts is not None:
             self._tracked.append(runner)
-        runner.chain.open()
-        if source is not None:
-
-            def cut(epoch: int, watermark_us: int | None, cut_us: int) -> None:
-                self._perform(runner, machine.cut(epoch, watermark_us, cut_us))
-
-            runner.source = source(runner.chain, cut)
+        if runner.source is not None:
             self._sources.append(runner)
-        self.nodes[node] = runner
-        return runner
+
+    def remove(self, node: int) -> None:
+        """Run a node no more; what waits for it is dropped, and counts as consumed."""
+        runner = self.nodes.pop(node)
+        self._tracked = [other for other in self._tracked if other is not runner]
+        self._sources = [other for other in self._sources if other is not runner]
+        for peer, message in runner.queue:
+            if peer != LOCAL:
+                self.transport.consumed(peer, node, message.size)
 
     def track(self, progress: LocalProgress) -> None:
         """Begin to count, with what the controller says is the state of things."""
@@ -286,7 +197,9 @@ class Host:
     def _enqueue(self, peer: int, message: Message) -> None:
         runner = self.nodes.get(message.target)
         if runner is None:
-            log.warning("host %d has no node %d: message dropped", self.number, message.target)
+            log.debug("host %d has no node %d: message dropped", self.number, message.target)
+            if peer != LOCAL:
+                self.transport.consumed(peer, message.target, message.size)
             return
         if runner.in_loop and not runner.machine.accept(message):
             return
@@ -296,7 +209,7 @@ class Host:
     def _work(self) -> bool:
         """One message for each node that has one and may send; say whether there was any."""
         worked = False
-        for runner in self.nodes.values():
+        for runner in list(self.nodes.values()):
             if runner.queue and self._may_send(runner):
                 started = time.perf_counter_ns()
                 self._next(runner)
@@ -305,44 +218,13 @@ class Host:
         return worked
 
     def _next(self, runner: NodeRunner) -> None:
-        """Handle the next message; in a loop, all that wait for the same link and time at once.
-
-        A loop's messages would otherwise be divided among the shards at every turn until each has
-        one row.
-        """
-        taken = [runner.queue.popleft()]
-        _, first = taken[0]
-        if runner.in_loop and runner.queue and first.kind == DATA:  # marks keep their order
-            others: deque[tuple[int, Message]] = deque()
-            for item in runner.queue:
-                message = item[1]
-                same = message.link == first.link and message.time == first.time
-                same = same and message.kind == DATA
-                (taken if same else others).append(item)
-            runner.queue = others
-        take = runner.machine.handle if runner.in_loop else runner.machine.received
-        effects = [effect for _, message in taken for effect in take(message)]
-        self._perform(runner, self._merged(runner, effects) if len(effects) > 1 else effects)
+        taken = runner.next_messages()
+        runner.handle([message for _, message in taken])
         self._count(runner)
         for peer, message in taken:
             runner.queued_bytes -= message.size
             if peer != LOCAL:
                 self.transport.consumed(peer, runner.node, message.size)
-
-    def _merged(self, runner: NodeRunner, effects: list[Effect]) -> list[Effect]:
-        """Several deliveries of one link and time as one."""
-        rows = [effect for effect in effects if isinstance(effect, Deliver)]
-        if len(rows) < 2:
-            return effects
-        batches = [self._batch(runner, effect) for effect in rows]
-        whole = Deliver(rows[0].link, pa.concat_batches(batches), rows[0].time)
-        return [whole, *(effect for effect in effects if not isinstance(effect, Deliver))]
-
-    def _batch(self, runner: NodeRunner, effect: Deliver) -> pa.RecordBatch:
-        payload: Any = effect.payload
-        if isinstance(payload, pa.RecordBatch):
-            return payload
-        return read_batch(payload, runner.ports[effect.link][1])
 
     def _read_sources(self) -> bool:
         worked = False
@@ -381,7 +263,7 @@ class Host:
                     worked = True
             while runner.region and self._passed(counts.tracking, runner.region[0][0]):
                 epoch, watermark_us, cut_us = runner.region.popleft()
-                self._perform(runner, runner.machine.region_completed(epoch, watermark_us, cut_us))
+                runner.perform(runner.machine.region_completed(epoch, watermark_us, cut_us))
                 self._count(runner)
                 worked = True
             runner.busy_ns += time.perf_counter_ns() - started
@@ -414,9 +296,12 @@ class Host:
 
     def _may_send(self, runner: NodeRunner) -> bool:
         for target in runner.targets:
+            if not runner.waits_for(target):
+                continue
             host = self.placement[target]
             if host == self.number:
-                if self.nodes[target].queued_bytes >= self.transport.window_bytes:
+                here = self.nodes.get(target)
+                if here is not None and here.queued_bytes >= self.transport.window_bytes:
                     return False
             elif not self.transport.open(host, target):
                 return False
@@ -432,39 +317,27 @@ class Host:
                     wait = min(wait, max(source.wait_s(), 0.0001))
         return wait
 
-    # -- effects ---------------------------------------------------------------------------------
+    # -- for the nodes ---------------------------------------------------------------------------
 
-    def _perform(self, runner: NodeRunner, effects: list[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, Send):
-                self._send(effect.message)
-            elif isinstance(effect, Deliver):
-                port = runner.ports[effect.link][0]
-                batch = self._batch(runner, effect)
-                runner.rows_in += batch.num_rows
-                runner.batches_in += 1
-                runner.chain.deliver(port, batch, effect.time)
-            elif isinstance(effect, Complete):
-                watermarks = runner.chain.complete(effect.epoch, effect.watermark_us)
-                self._perform(
-                    runner, runner.machine.completed(effect.epoch, watermarks, effect.cut_us)
-                )
-                if effect.cut_us:
-                    runner.latency_us = now_us() - effect.cut_us
-                for sink in runner.sinks:
-                    self.on_sink(sink, runner.node, effect.epoch, effect.cut_us)
-            elif isinstance(effect, Report):
-                self._gates.append((runner.node, effect.epoch, effect.watermark_us, effect.cut_us))
-            elif isinstance(effect, Finish):
-                runner.chain.close()
-                self.on_finished(runner.node)
-
-    def _send(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
+        """Bring a message to its target, here or elsewhere."""
         host = self.placement[message.target]
         if host == self.number:
             self._enqueue(LOCAL, message)
         else:
             self.transport.send(host, message)
+
+    def sink_completed(self, sink: str, node: int, epoch: int, cut_us: int) -> None:
+        """An epoch is complete at a sink."""
+        self.on_sink(sink, node, epoch, cut_us)
+
+    def gate_closed(self, node: int, epoch: int, watermark_us: int | None, cut_us: int) -> None:
+        """An epoch was closed where rows enter a loop."""
+        self._gates.append((node, epoch, watermark_us, cut_us))
+
+    def finished(self, node: int) -> None:
+        """A node has come to the end of all its inputs."""
+        self.on_finished(node)
 
     def _close(self) -> None:
         for runner in self.nodes.values():

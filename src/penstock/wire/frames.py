@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import msgpack
 import pyarrow as pa
 
+from penstock.core.causal.diffs import Link as DiffLink
 from penstock.core.machine.messages import DATA, Message
 from penstock.core.time import Time
 
@@ -71,7 +72,10 @@ def encode_frame(frame: Frame) -> tuple[bytes, pa.RecordBatch | None]:
         if isinstance(message, bytes):
             headers.append((_CONTROL, message))
             continue
-        headers.append((*message[:9], message.size))
+        header = (*message[:9], message.size)
+        if message.target_incarnation:
+            header += (message.target_incarnation, message.stamp, message.diff, message.more)
+        headers.append(header)
         if message.kind == DATA:
             payloads.append(_write_batch(message.payload))
     metadata = msgpack.packb((frame.first, frame.acknowledged, frame.consumed, headers))
@@ -98,26 +102,36 @@ def decode_frame(metadata: Any, rows: pa.RecordBatch | None) -> Frame:
             messages.append(header[1])
         else:
             payload = next(payloads) if header[0] == DATA else None
-            kind, link, sender, target, incarnation, sequence, time, watermark_us, cut_us, size = (
-                header
-            )
-            at = Time.from_wire(time)
-            messages.append(
-                Message(
-                    kind,
-                    link,
-                    sender,
-                    target,
-                    incarnation,
-                    sequence,
-                    at,
-                    watermark_us,
-                    cut_us,
-                    payload,
-                    size,
-                )
-            )
+            messages.append(_message(header, payload))
     return Frame(first, acknowledged, consumed, messages)
+
+
+def _message(header: tuple[Any, ...], payload: object) -> Message:
+    """A message from its header; one with a stamp has a diff as well."""
+    kind, link, sender, target, incarnation, sequence, time, watermark_us, cut_us, size = header[:10]
+    at = Time.from_wire(time)
+    message = Message(
+        kind,
+        link,
+        sender,
+        target,
+        incarnation,
+        sequence,
+        at,
+        watermark_us,
+        cut_us,
+        payload,
+        size,
+    )
+    if len(header) == 10:
+        return message
+    target_incarnation, stamp, diff, more = header[10:]
+    return message._replace(
+        target_incarnation=target_incarnation,
+        stamp=stamp,
+        diff=tuple(DiffLink(*one) for one in diff),
+        more=more,
+    )
 
 
 def _payloads(rows: pa.RecordBatch) -> list[pa.Buffer]:

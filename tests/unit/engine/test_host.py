@@ -12,6 +12,7 @@ from penstock.connectors.base import SourceContext
 from penstock.core.machine.messages import DATA, MARK, Message
 from penstock.core.progress.marks import EPOCH_END, WATERMARK_END
 from penstock.core.time import Time
+from penstock.engine.build import add_node
 from penstock.engine.clock import EpochClock
 from penstock.engine.host import Host
 from penstock.engine.source import SourceDriver
@@ -76,7 +77,8 @@ class Bench:
         for node, at in self.host.placement.items():
             if at == 1:
                 chain = self.plan.chain_of_node(node)
-                self.host.add_node(self.plan, node, self._source(node) if chain.is_source else None)
+                source = self._source(node) if chain.is_source else None
+                add_node(self.host, self.plan, node, source)
         self.thread = threading.Thread(target=self.host.run, daemon=True)
 
     def _source(self, node: int) -> Any:
@@ -84,8 +86,8 @@ class Bench:
         operator: Any = chain.stages[0].operator
         reader = operator.source.open(SourceContext(0, 1))
         clock = EpochClock(0, 0, 1 << 60)
-        return lambda runner, cut: SourceDriver(
-            chain.name, chain.name, reader, runner, clock, cut, rows_max=10
+        return lambda runner: SourceDriver(
+            chain.name, chain.name, reader, runner.chain, clock, runner.cut, rows_max=10
         )
 
     def node(self, name: str) -> int:

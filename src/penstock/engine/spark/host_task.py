@@ -28,8 +28,10 @@ import pyarrow as pa
 from penstock.connectors.base import Reader, Source, SourceContext
 from penstock.core.progress.deltas import decode_changes
 from penstock.core.progress.exchange import Broadcast, LocalProgress
+from penstock.engine.build import add_node
 from penstock.engine.clock import EpochClock
-from penstock.engine.host import Host, NodeRunner
+from penstock.engine.host import Host
+from penstock.engine.node import NodeRunner
 from penstock.engine.source import SourceDriver, SourceRecord
 from penstock.engine.store import BoundaryLog, Resume
 from penstock.engine.transport import Transport
@@ -217,7 +219,7 @@ def build_nodes(
             if chain.is_source:
                 factory = _source_factory(plan, node, clock, body)
             counted = None if tracking is None else tracking.node(chain)
-            host.add_node(plan, node, factory, completed=body["resume"], tracking=counted)
+            add_node(host, plan, node, factory, completed=body["resume"], tracking=counted)
 
 
 def _source_factory(plan: PhysicalPlan, node: int, clock: EpochClock, body: dict[str, Any]) -> Any:
@@ -228,7 +230,7 @@ def _source_factory(plan: PhysicalPlan, node: int, clock: EpochClock, body: dict
         raise TypeError(f"{stage.name} is not a source")
     shard = node - chain.first_node
 
-    def make(chain_runner: Any, cut: Any) -> SourceDriver:
+    def make(runner: NodeRunner) -> SourceDriver:
         boundaries, resume = None, Resume()
         if body["store"] is not None:
             boundaries = BoundaryLog(body["store"], stage.name, shard)
@@ -245,9 +247,9 @@ def _source_factory(plan: PhysicalPlan, node: int, clock: EpochClock, body: dict
             stage.name,
             plan.node_name(node),
             opened(operator.source, context, stage.name, plan.node_name(node)),
-            chain_runner,
+            runner.chain,
             clock,
-            cut,
+            runner.cut,
             boundaries,
             deque(SourceRecord(r["epoch"], r["position"]) for r in resume.replay),
             plan.cut_grid_us,

@@ -1,0 +1,89 @@
+"""Building a node in its host from the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from penstock.core.machine.node import NodeMachine, Outlet
+from penstock.core.machine.tracking import NodeTracking
+from penstock.engine.chain import ChainRunner
+from penstock.engine.host import Host
+from penstock.engine.node import NodeRunner
+from penstock.engine.source import SourceDriver
+from penstock.physical import PhysicalPlan
+
+__all__ = ["add_node", "inputs_of", "outlets_of", "wired"]
+
+M = TypeVar("M", bound=NodeMachine)
+R = TypeVar("R", bound=NodeRunner)
+
+
+def inputs_of(plan: PhysicalPlan, node: int) -> dict[int, tuple[int, ...]]:
+    """The senders on each link into a node."""
+    chain = plan.chain_of_node(node)
+    return {link.index: plan.senders(link, node) for link in plan.links_into(chain.index)}
+
+
+def outlets_of(plan: PhysicalPlan, node: int, tracking: NodeTracking | None) -> list[Outlet]:
+    """The links out of a node."""
+    return [
+        Outlet(
+            link.index,
+            plan.targets(link, node),
+            marked=tracking is None or link.index not in tracking.links,
+        )
+        for link in plan.links_out_of(plan.chain_of_node(node).index)
+    ]
+
+
+def wired(plan: PhysicalPlan, host: Host, machine: M, make: Callable[..., R]) -> R:
+    """A runner for a machine, with the vertices of its chain, not open yet."""
+    node = machine.node
+    chain = plan.chain_of_node(node)
+    # Inside a loop nobody waits for credit: those who wait could wait for each other.
+    targets = {
+        target
+        for link in plan.links_out_of(chain.index)
+        if not (chain.loops and plan.chains[link.target_chain].loops)
+        for target in plan.targets(link, node)
+    }
+    runner = make(
+        node,
+        plan.node_name(node),
+        machine,
+        ChainRunner(plan, chain, node, lambda link, parts, at: runner.produce(link, parts, at)),
+        host,
+        tuple(sorted(targets)),
+        {link.index: (link.target_port, link.schema) for link in plan.links_into(chain.index)},
+        tuple(chain.sinks),
+        bool(chain.loops),
+    )
+    if machine.counts is not None:
+        runner.chain.on_asked = machine.counts.asked
+        runner.chain.on_notified = machine.counts.notified
+    return runner
+
+
+def add_node(
+    host: Host,
+    plan: PhysicalPlan,
+    node: int,
+    source: Callable[[NodeRunner], SourceDriver] | None = None,
+    completed: int = -1,
+    tracking: NodeTracking | None = None,
+) -> NodeRunner:
+    """Build a node without recovery, open its vertices, and let the host run it."""
+    machine = NodeMachine(
+        node,
+        inputs_of(plan, node),
+        outlets_of(plan, node, tracking),
+        completed=completed,
+        tracking=tracking,
+    )
+    runner = wired(plan, host, machine, NodeRunner)
+    runner.chain.open()
+    if source is not None:
+        runner.source = source(runner)
+    host.add(runner)
+    return runner
