@@ -29,6 +29,7 @@ from penstock.operators.base import (
     SourceOperator,
 )
 from penstock.operators.loop import Again, Leave, TimeShift
+from penstock.operators.user_vertex import UserVertex
 from penstock.operators.watermark import WithWatermark
 from penstock.stage import Input, Stage
 
@@ -294,13 +295,20 @@ def _check(flow: Flow, stages: Sequence[Stage]) -> None:
 
 
 def _fuse(stages: Sequence[Stage]) -> dict[Stage, Stage]:
-    """The head of the chain that each stage belongs to; loop boundaries belong to none."""
+    """The head of the chain that each stage belongs to; loop boundaries belong to none.
+
+    A chain is restored from what its head received and from one kind of state: so nothing with
+    state goes into a source's chain, and a user's vertices, which are kept as they are, stay apart
+    from stages that are kept as of the last complete epoch.
+    """
     readers = _readers(stages)
+    keeps: dict[Stage, str] = {}
     heads: dict[Stage, Stage] = {}
     for stage in stages:
         if isinstance(stage.operator, TimeShift):
             continue
         heads[stage] = stage
+        kept = keeps[stage] = _keeps(stage)
         if len(stage.inputs) != 1 or stage.inputs[0].stage not in heads:
             continue
         source = stage.inputs[0]
@@ -310,10 +318,20 @@ def _fuse(stages: Sequence[Stage]) -> dict[Stage, Stage]:
             and len(readers[parent, source.port]) == 1
             and _on_driver(parent) == _on_driver(stage)
             and stage.shards in (None, head.shards)
+            and (not kept or keeps[head] in ("", kept))
+            and not (kept and isinstance(head.operator, SourceOperator))
         )
         if fits:
             heads[stage] = head
+            keeps[head] = keeps[head] or kept
     return heads
+
+
+def _keeps(stage: Stage) -> str:
+    """How the state of a stage is kept, if it has any."""
+    if stage.operator.state == "none":
+        return ""
+    return "as it is" if isinstance(stage.operator, UserVertex) else "complete"
 
 
 def _on_driver(stage: Stage) -> bool:

@@ -12,13 +12,25 @@ Promises of the engine:
 
 Promises of the vertex: while it handles time ``t`` it sends and asks for notifications only at
 times ``t'`` with ``t.less_equal(t')``.
+
+A vertex whose process dies is made again and given back its last checkpoint; then it gets again
+what came after, in the same order.  What that takes depends on what the class says of itself:
+
+- ``stateless = True``: it keeps nothing between batches and asks for no notifications.  Nothing is
+  stored for it;
+- ``orderSensitive = False``: within an epoch it does not matter to its state and to what it sends
+  in which order batches arrive, as it does not for sums.  It is spared the record of that order;
+- otherwise the order of its input is made durable before anything that depends on it leaves.
+
+A checkpoint has what ``snapshot`` gives and the notifications that were asked for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import EllipsisType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from penstock.core.time import Time
 
@@ -68,6 +80,11 @@ class Vertex:
     ...         self.sendBy(0, batch, time)
     """
 
+    stateless: ClassVar[bool] = False
+    """Whether it keeps nothing between batches."""
+    orderSensitive: ClassVar[bool] = True
+    """Whether the order of batches within an epoch can matter to it."""
+
     _context: VertexContext
 
     def open(self, context: VertexContext) -> None:
@@ -83,6 +100,20 @@ class Vertex:
 
     def close(self) -> None:
         """Called once when the node ends in an orderly way; release what ``open`` took."""
+
+    def snapshot(self) -> Mapping[str, Any]:
+        """The state as it is now, by name: Arrow tables and plain values; by default its attributes.
+
+        Numbers, strings, dates, lists, dicts, sets, deques and NumPy arrays are copied while the
+        node waits; Arrow data is referred to, which costs nothing.  Override it, and ``restore``,
+        if the state is large or has objects of other types.  Functions, classes and the like that
+        ``__init__`` or ``open`` set are left out.
+        """
+        return {name: value for name, value in vars(self).items() if name != "_context"}
+
+    def restore(self, state: Mapping[str, Any], time: Time) -> None:
+        """Take back a snapshot into a new vertex, after ``open``; ``time`` was complete by then."""
+        vars(self).update(state)
 
     def sendBy(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
         """Send a batch on an output port; empty batches are not sent."""

@@ -1,6 +1,7 @@
 """From stages to nodes: what is fused, split, sharded and placed, and what is refused."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +27,18 @@ class Echo(Vertex):
 
     def onRecv(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
         self.sendBy(0, batch, time)
+
+
+class Stateless(Echo):
+    """Says that it keeps nothing."""
+
+    stateless = True
+
+
+class Unordered(Echo):
+    """Says that the order of its input does not matter."""
+
+    orderSensitive = False
 
 
 def source(flow: Flow, shards: int | None = None, name: str | None = None) -> Stream:
@@ -77,13 +90,45 @@ def test_both_outputs_of_a_vertex_are_fused_into_its_chain() -> None:
         two.select("n").keyBy("n").memory(name="b")
 
     plan = planned(build)
-    chain = plan.chains[0]
-    assert [stage.name for stage in chain.stages] == ["generate", "two_ways", "filter", "select"]
-    assert [stage.parent for stage in chain.stages] == [None, (0, 0), (1, 0), (1, 1)]
-    assert [(link.source_stage, link.source_port) for link in plan.links_out_of(0)] == [
+    chain = plan.chains[1]
+    assert [stage.name for stage in chain.stages] == ["two_ways", "filter", "select"]
+    assert [stage.parent for stage in chain.stages] == [None, (0, 0), (0, 1)]
+    assert [(link.source_stage, link.source_port) for link in plan.links_out_of(1)] == [
+        (1, 0),
         (2, 0),
-        (3, 0),
     ]
+
+
+def test_state_is_not_fused_with_a_source(tmp_path: Path) -> None:
+    plan = planned(lambda f: source(f).process(Echo, SCHEMA).memory())
+    assert fused(plan) == [["generate"], ["vertex"], ["memory_sink"]]
+    plan = planned(lambda f: source(f).filter("n > 1").parquet(tmp_path))
+    assert fused(plan)[:2] == [["generate", "filter"], ["parquet"]]
+
+
+def test_what_keeps_nothing_is_fused_with_a_source() -> None:
+    def build(flow: Flow) -> None:
+        rows = source(flow).withWatermark("t", "1 second").process(Stateless, SCHEMA)
+        rows.groupBy("k").agg(F.count("*")).memory()
+
+    plan = planned(build)
+    assert fused(plan)[0] == ["generate", "watermark", "vertex", "aggregate_combine"]
+
+
+def test_a_vertex_is_fused_with_other_vertices_but_not_with_stages_kept_by_epoch(
+    tmp_path: Path,
+) -> None:
+    def build(flow: Flow) -> None:
+        rows = source(flow).keyBy("k").process(Echo, SCHEMA).filter("n > 1")
+        rows.process(Unordered, SCHEMA).parquet(tmp_path)
+
+    plan = planned(build)
+    assert fused(plan)[1:3] == [["key_by", "vertex", "filter", "vertex_2"], ["parquet"]]
+
+
+def test_a_vertex_is_not_fused_behind_stages_kept_by_epoch() -> None:
+    plan = planned(lambda f: source(f).dropDuplicates(["k"]).process(Echo, SCHEMA).memory())
+    assert fused(plan)[1:3] == [["distinct"], ["vertex"]]
 
 
 def test_several_inputs_start_a_new_chain() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.operators.base import Operator
+from penstock.operators.base import Operator, State
 
 __all__ = ["Reader", "Sink", "Source", "SourceContext"]
 
@@ -59,6 +59,13 @@ class Reader(ABC):
         earlier) the rows end exactly there at the latest, rate limits do not count, and None means
         that it was reached.
         """
+
+    def read_again(self, rows: int) -> pa.RecordBatch | None:
+        """The next rows, at most so many, of which it is known that they were read before.
+
+        Rate limits do not count.
+        """
+        return self.read(rows, 0)
 
     @abstractmethod
     def position(self) -> Position:
@@ -123,6 +130,10 @@ class Sink(Operator):
 
     def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
         return ()
+
+    @property
+    def state(self) -> State:
+        return "epoch"
 
     def check(self) -> None:
         """Called on the driver at start; raises SinkError for what can be known by then."""

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from penstock.connectors.base import Sink
 from penstock.connectors.staging import Staging
 from penstock.errors import SchemaError
-from penstock.operators.base import Exchange, Operator, Single
+from penstock.operators.base import Exchange, Operator, Single, State
 from penstock.vertex import Time, Vertex, VertexContext
 
 __all__ = ["MANIFEST", "ParquetCommit", "ParquetWrite"]
@@ -48,6 +48,10 @@ class ParquetWrite(Operator):
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise SchemaError(f"parquet: these columns cannot be written: {error}") from error
         return (MANIFEST,)
+
+    @property
+    def state(self) -> State:
+        return "epoch"
 
     def vertex(self) -> Vertex:
         return WriteVertex(Staging(self.path))

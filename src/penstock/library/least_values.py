@@ -48,6 +48,7 @@ class LeastValues(Vertex):
     with.
     """
 
+    orderSensitive = False
     dtype: npt.DTypeLike = np.int64
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pyarrow as pa
 
@@ -28,7 +28,12 @@ __all__ = [
     "Operator",
     "Single",
     "SourceOperator",
+    "State",
 ]
+
+State = Literal["none", "epoch", "unordered", "ordered"]
+"""What a vertex keeps between batches: nothing, rows of open epochs, state that the order of its
+input within an epoch does not matter to, state that it may matter to."""
 
 
 class Exchange:
@@ -90,6 +95,11 @@ class Operator(ABC):
     def describe(self) -> str:
         """The arguments, as explain() prints them."""
         return ""
+
+    @property
+    def state(self) -> State:
+        """What its vertices keep between batches, and lose with their process."""
+        return "unordered" if self.stateful else "none"
 
     def cut_grid_us(self) -> int | None:
         """Event-time grid (µs) at which results become due: sources cut epochs there at once."""

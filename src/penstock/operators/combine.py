@@ -3,6 +3,7 @@
 Nobody can use partial rows before their epoch is complete, so small batches wait for each other:
 what was gathered is combined when it is worth it, and at the end of the epoch.  Combining has a
 price per batch, and so has every message; the result is the same however the rows were gathered.
+A vertex that does not gather keeps nothing between batches, so nothing is lost with its process.
 """
 
 from __future__ import annotations
@@ -34,13 +35,17 @@ class CombineOperator(Operator):
 class CombineVertex(Vertex):
     """Gathers rows per time and sends them as partial rows."""
 
+    gathers = True
+    """Whether rows wait for each other; without, each batch is sent on at once."""
+
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._gathered: dict[Time, list[pa.RecordBatch]] = {}
         self._rows: dict[Time, int] = {}
 
     def onRecv(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
-        if time.counters:  # in a loop an end of time costs a round of everybody's
+        # In a loop an end of time costs a round of everybody's.
+        if time.counters or not self.gathers:
             self.sendBy(0, self._kernel(batch), time)
             return
         if time not in self._gathered:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
 from penstock.errors import GraphError, SchemaError, UsageError
-from penstock.operators.base import Exchange, Forward, Hash, Operator
+from penstock.operators.base import Exchange, Forward, Hash, Operator, State
 from penstock.operators.columns import require_column, require_hashable
 from penstock.vertex import Vertex
 
@@ -45,6 +47,16 @@ class UserVertex(Operator):
 
     def exchanges(self, inputs: Sequence[pa.Schema]) -> tuple[Exchange, ...]:
         return tuple(Hash(keys) if keys else Forward() for keys in self._partition_by(len(inputs)))
+
+    @property
+    def state(self) -> State:
+        """As the class (or a partial of it, or a function with such attributes) says."""
+        made: Any = self.factory
+        while isinstance(made, partial):
+            made = made.func
+        if getattr(made, "stateless", False):
+            return "none"
+        return "ordered" if getattr(made, "orderSensitive", True) else "unordered"
 
     def vertex(self) -> Vertex:
         made = self.factory()

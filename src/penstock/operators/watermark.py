@@ -7,7 +7,8 @@ epochs, so that a replay decides the same rows to be late.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -95,6 +96,22 @@ class WatermarkVertex(Vertex):
         if epoch - self._busy_epoch >= self._idle_epochs:
             return WATERMARK_IDLE
         return None if self._complete_us is None else self._complete_us - self._delay_us
+
+    def snapshot(self) -> dict[str, Any]:
+        """What it has seen, open epochs included; seeing some of it again changes nothing."""
+        return {
+            "busy_epoch": self._busy_epoch,
+            "seen_us": self._seen_us,
+            "complete_us": self._complete_us,
+            "open": dict(self._open),
+        }
+
+    def restore(self, state: Mapping[str, Any], time: Time) -> None:
+        """Take back what :meth:`snapshot` gave."""
+        self._busy_epoch = state["busy_epoch"]
+        self._seen_us = state["seen_us"]
+        self._complete_us = state["complete_us"]
+        self._open = dict(state["open"])
 
 
 def _later(one: int | None, other: int) -> int:

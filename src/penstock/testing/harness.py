@@ -89,9 +89,9 @@ class Harness:
         )
         other.sent, other.counters = list(self.sent), dict(self.counters)
         other._watermarks, other._complete = list(self._watermarks), self._complete
-        state = self.vertex.snapshot()  # type: ignore[attr-defined]
+        state = self.vertex.snapshot()
         time = Time.root(max(self._complete, 0))
-        other._run(time, lambda: other.vertex.restore(state, time))  # type: ignore[attr-defined]
+        other._run(time, lambda: other.vertex.restore(state, time))
         return other
 
     def batches(self, port: int = 0, epoch: int | None = None) -> list[pa.RecordBatch]:

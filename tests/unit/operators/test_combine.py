@@ -46,3 +46,12 @@ def test_enough_rows_do_not_wait(monkeypatch):
     assert len(node.sent) == 1
     node.complete(0)
     assert len(node.sent) == 1
+
+
+def test_without_gathering_every_batch_is_sent_on_at_once():
+    node = Harness(combiner())
+    node.vertex.gathers = False
+    node.recv(rows("a", "a"), 0)
+    node.recv(rows("a"), 0)
+    assert [batch.num_rows for _, _, batch in node.sent] == [1, 1]
+    assert node.asked == []

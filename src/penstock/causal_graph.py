@@ -1,0 +1,62 @@
+"""A plan as recovery sees it: what each node loses when it dies, and who feeds it.
+
+Progress inside loops is tracked rather than marked, so the nodes of loops that are joined have no
+order of their own: they are one *unit*, which fails and restarts as a whole.
+"""
+
+from __future__ import annotations
+
+from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.operators.watermark import WithWatermark
+from penstock.physical import Chain, PhysicalPlan
+
+__all__ = ["causal_graph", "loop_units"]
+
+
+def causal_graph(plan: PhysicalPlan) -> CausalGraph:
+    """The nodes of a plan; edges inside a unit (:func:`loop_units`) are left out."""
+    kinds = {node: _kind(plan, chain) for chain in plan.chains for node in chain.nodes}
+    units = loop_units(plan)
+    parents: dict[int, tuple[int, ...]] = {}
+    for chain in plan.chains:
+        into = plan.links_into(chain.index)
+        for node in chain.nodes:
+            senders = {sender for link in into for sender in plan.senders(link, node)}
+            parents[node] = tuple(
+                sender
+                for sender in sorted(senders)
+                if sender not in units or units[sender] != units.get(node)
+            )
+    return CausalGraph(kinds, parents)
+
+
+def loop_units(plan: PhysicalPlan) -> dict[int, int]:
+    """The unit of every node that is in a loop: the least node of those that it is tracked with."""
+    unit = {chain.index: chain.index for chain in plan.chains if chain.loops}
+    joined = [
+        (link.source_chain, link.target_chain)
+        for link in plan.links
+        if link.source_chain in unit and link.target_chain in unit
+    ]
+    for one, other in joined:
+        low, high = sorted((unit[one], unit[other]))
+        unit = {chain: low if found == high else found for chain, found in unit.items()}
+    return {
+        node: plan.chains[found].first_node
+        for chain, found in unit.items()
+        for node in plan.chains[chain].nodes
+    }
+
+
+def _kind(plan: PhysicalPlan, chain: Chain) -> Kind:
+    states = {stage.operator.state for stage in chain.stages}
+    if chain.is_source:
+        return Kind.SOURCE
+    if chain.loops:
+        return Kind.STATEFUL
+    if chain.sinks and not plan.links_out_of(chain.index):
+        return Kind.SINK
+    if "ordered" in states:
+        return Kind.ORDERED
+    watermark = any(isinstance(stage.operator, WithWatermark) for stage in chain.stages)
+    return Kind.STATELESS if states == {"none"} and not watermark else Kind.STATEFUL
