@@ -29,7 +29,7 @@ def stamps(made: PayloadLog) -> list[int]:
 def test_truncation_keeps_what_lies_beyond_the_position() -> None:
     made = log(rows(1, 0), rows(2, 1), mark(3, 0), rows(4, 1), mark(5, 1))
     made.truncate(7, Position((2,), 0))
-    assert stamps(made) == [4, 5]
+    assert stamps(made) == [3, 4, 5]  # the mark of epoch 0 says where the watermark was
     assert made.bytes == 10
     assert made.floors()[7] == Floor((2,), 0, 1)
 
@@ -37,7 +37,17 @@ def test_truncation_keeps_what_lies_beyond_the_position() -> None:
 def test_truncation_by_epoch_alone_keeps_rows_that_came_early() -> None:
     made = log(rows(1, 1), rows(2, 0), mark(3, 0))
     made.truncate(7, Position((), 0))
-    assert stamps(made) == [1]
+    assert stamps(made) == [1, 3]
+
+
+def test_the_newest_mark_behind_a_truncation_is_never_forgotten() -> None:
+    made = log(mark(1, 0), rows(2, 3), mark(3, 3), rows(4, 7), mark(5, 7))
+    made.truncate(7, Position((), 5))
+    assert stamps(made) == [3, 4, 5]
+    assert made.marks_at(7, 6)[0].time.epoch == 3
+    made.truncate(7, Position((), 8))
+    assert made.marks_at(7, 9)[0].time.epoch == 7
+    assert made.marks_at(7, 6) == {}
 
 
 def test_a_stale_truncation_changes_nothing() -> None:

@@ -9,8 +9,10 @@ from penstock.core.causal.reports import Cut, Report, Start, Stored, Target
 from penstock.core.machine.causal import CausalMachine
 from penstock.core.machine.causal_effects import (
     CausalEffect,
+    Checkpoint,
     ReadAgain,
     Recovered,
+    Restated,
     ResumeReading,
     Retire,
     StoreCut,
@@ -19,7 +21,16 @@ from penstock.core.machine.causal_effects import (
     TellReport,
 )
 from penstock.core.machine.causal_source import CausalSource
-from penstock.core.machine.messages import DATA, MARK, Complete, Deliver, EndStep, Message, Send
+from penstock.core.machine.messages import (
+    DATA,
+    MARK,
+    Complete,
+    Deliver,
+    EndStep,
+    Finish,
+    Message,
+    Send,
+)
 from penstock.core.machine.node import Outlet
 from penstock.core.machine.recovery import (
     Collect,
@@ -31,6 +42,7 @@ from penstock.core.machine.recovery import (
     RecoveryMachine,
     StartNode,
 )
+from penstock.core.progress.marks import EPOCH_END
 from penstock.core.time import Time
 
 EPOCH = Time.root(0)
@@ -153,6 +165,71 @@ def test_a_replay_hits_its_targets_and_sends_nothing_before_the_edges_are_open()
 
 def test_a_node_says_when_it_has_recovered() -> None:
     assert restarted().begin() == [Recovered()]
+
+
+def at_epoch(epoch: int, **parts: object) -> CausalMachine:
+    clock = {1: Position((4,), epoch), 2: Position((6,), epoch)}
+    positions = {7: Position((1,), epoch), 8: Position((3,), epoch + 2)}
+    return node(start=Start(5, None, (1,), epoch, clock, positions, top=(3,)), **parts)
+
+
+def stated(sender: int, epoch: int, watermark_us: int | None, sequence: int = 1) -> Message:
+    mark = message(sequence, sender, MARK, epoch, watermark_us=watermark_us, payload=None)
+    return mark._replace(stamp=(), diff=())
+
+
+def test_a_restarted_node_waits_until_every_sender_has_restated_its_watermark() -> None:
+    machine = at_epoch(3)
+    assert machine.begin() == []
+    assert machine.received(stated(1, 3, 30)) == []
+    assert machine.received(message(2, epoch=4)._replace(stamp=(5,))) == []
+    assert machine.received(stated(2, 3, 20)) == [Restated(3, 20)]
+    effects = machine.restated({9: 20})
+    assert [type(effect) for effect in effects] == [Recovered, Deliver, EndStep]
+
+
+def test_a_child_is_told_of_the_watermark_at_its_epoch_when_that_is_certain() -> None:
+    machine = at_epoch(3)
+    machine.received(stated(1, 3, 30))
+    machine.received(stated(2, 3, 20))
+    machine.restated({9: 20})
+    [to_7] = perform(machine, machine.open(7, 0, Position((1,), 3)))
+    assert (to_7.kind, to_7.time, to_7.watermark_us) == (MARK, Time.root(3), 20)
+    assert perform(machine, machine.open(8, 0, Position((3,), 5))) == []  # 4 may still come
+    assert handle(machine, message(2, kind=MARK, epoch=4, watermark_us=40)) == []
+    sent = handle(machine, message(2, sender=2, kind=MARK, epoch=7, watermark_us=70))
+    assert [(m.target, m.time.epoch) for m in sent] == [(7, 4)]
+    sent = handle(machine, message(3, kind=MARK, epoch=6, watermark_us=60))
+    assert [(m.target, m.time.epoch) for m in sent] == [(7, 6), (8, 5), (8, 6)]
+
+
+def test_a_live_node_ignores_what_is_restated() -> None:
+    machine = node()
+    handle(machine, message(1, kind=MARK, epoch=4))
+    assert machine.received(stated(1, 4, 9, sequence=2)) == []
+
+
+def test_a_node_that_had_finished_finishes_again() -> None:
+    machine = at_epoch(EPOCH_END)
+    machine.received(stated(1, EPOCH_END, 30))
+    machine.received(stated(2, EPOCH_END, 20))
+    assert machine.restated({9: 20}) == [Finish(), Recovered()]
+
+
+def test_only_a_node_with_state_remembers_a_greater_watermark() -> None:
+    report = Report(5, (1,), 3, floors={7: Floor(), 8: Floor()}, watermark_us=25)
+    for stateful, found in ((False, 20), (True, 25)):
+        machine = at_epoch(3, stateful=stateful, checkpoint=Checkpoint(report, {}))
+        machine.received(stated(1, 3, 30))
+        assert machine.received(stated(2, 3, 20)) == [Restated(3, found)]
+
+
+def test_a_restarted_source_goes_on_with_an_epoch_of_which_somebody_has_rows() -> None:
+    positions = {7: Position((1,), 3)}
+    start = Start(0, None, (1,), 3, {}, positions, offset=5, watermark_us=8, begun=6)
+    source = CausalSource(0, outlets=[Outlet(9, (7,))], start=start)
+    assert source.begin() == [Restated(3, 8)]
+    assert source.restated({9: 8}) == [ResumeReading(5, 6, begun=True), Recovered()]
 
 
 def test_output_waits_until_the_order_behind_it_is_durable() -> None:

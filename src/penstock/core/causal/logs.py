@@ -6,7 +6,8 @@ edge: the newest of (facts + diffs) is what the max clock says.
 
 The **payload log** holds references to what was sent, per child, and hands out what lies beyond a
 position.  It counts bytes; past its budget it says which payloads to move out of memory, oldest
-first, and goes on with the references that it gets back.
+first, and goes on with the references that it gets back.  It never forgets the newest mark at or
+before what was truncated, per child and link: who starts behind it must be told of its watermark.
 """
 
 from __future__ import annotations
@@ -149,6 +150,11 @@ class PayloadLog:
         if not outgoing.floor.reaches(position):
             return
         horizon = max(outgoing.floor.horizon, position.epoch)
+        newest: dict[int, int] = {}
+        for bundle in outgoing.bundles:
+            for part in bundle.parts:
+                if part.kind == MARK and part.time.epoch <= position.epoch:
+                    newest[part.link] = max(newest.get(part.link, -1), part.time.epoch)
         kept: list[Bundle] = []
         cursor = outgoing.cursor
         for number, bundle in enumerate(outgoing.bundles):
@@ -161,10 +167,28 @@ class PayloadLog:
             horizon = max([horizon, *(part.time.epoch for part in bundle.parts)])
             self.bytes -= sum(part.size for part in bundle.parts)
             self.memory_bytes -= _in_memory(bundle)
-            if number < outgoing.cursor:
+            marks = tuple(
+                part
+                for part in bundle.parts
+                if part.kind == MARK and newest.get(part.link) == part.time.epoch
+            )
+            if marks:
+                kept.append(bundle._replace(parts=marks))
+            elif number < outgoing.cursor:
                 cursor -= 1
         outgoing.bundles, outgoing.cursor = kept, cursor
         outgoing.floor = Floor(position.stamp, position.epoch, horizon)
+
+    def marks_at(self, child: int, epoch: int) -> dict[int, Part]:
+        """Per link, the newest mark at or before an epoch."""
+        found: dict[int, Part] = {}
+        for bundle in self._outgoing[child].bundles:
+            for part in bundle.parts:
+                if part.kind == MARK and part.time.epoch <= epoch:
+                    known = found.get(part.link)
+                    if known is None or known.time.epoch < part.time.epoch:
+                        found[part.link] = part
+        return found
 
     def over_budget(self) -> list[tuple[int, Bundle]]:
         """(child, bundle) to move out of memory until the rest fits the budget, oldest first."""

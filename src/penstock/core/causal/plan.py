@@ -98,11 +98,14 @@ class _Knowledge:
         ]
         exact = {t.made_from.epoch: t.stamp for t in found if t.made_from.node == COMPLETION}
         before = END
+        latest = completed
         for epoch in sorted({*exact, *deadlines}, reverse=True):
             # Epochs are completed in order: one that comes later bounds the ones before it.
-            before = min(before, exact.get(epoch, END), deadlines.get(epoch, END))
-            if epoch > completed and epoch not in exact:
-                found.append(Target(before, completion(epoch), loose=True))
+            limit = min(exact.get(epoch, END), deadlines.get(epoch, END))
+            if epoch > completed and epoch not in exact and (limit < before or epoch > latest):
+                found.append(Target(limit, completion(epoch), loose=True))
+            before = min(before, limit)
+            latest = max(latest, epoch)
         return tuple(sorted(found, key=lambda target: target.order))
 
     def taken(self, node: int, targets: tuple[Target, ...]) -> dict[Stamp, Link | None]:
@@ -136,10 +139,8 @@ def plan(
         }
         deadlines = _deadlines(graph, node, starts)
         observed = known.observed(graph, node)
-        for epoch in range(
-            min((p.epoch for p in positions.values()), default=observed) + 1, observed + 1
-        ):
-            deadlines.setdefault(epoch, END)
+        if observed > min((p.epoch for p in positions.values()), default=observed):
+            deadlines.setdefault(observed, END)
         start = _start(graph, node, positions, known, stored.get(node, _NOTHING), deadlines)
         if isinstance(start, str):
             return Plan(failed, impossible=start)
@@ -252,11 +253,14 @@ def _start_stateless(
     stamp = min(position.stamp for position in positions.values())
     completed = min(position.epoch for position in positions.values())
     offset = 0
+    begun = -1
     cuts = stored.cuts
+    past = [cut for cut in cuts if cut.epoch <= completed]
     if graph.kinds[node] is Kind.SOURCE:
         handled = known.handled(node, origin(node), stamp)
-        ends = [cut.offset for cut in cuts if cut.epoch <= completed]
-        offset = max([handled[0] if handled else 0, *ends])
+        offset = max([handled[0] if handled else 0, *(cut.offset for cut in past)])
+        read = [link for link in known.steps.get(node, {}).values() if link is not None]
+        begun = max((link.epoch for link in read if link.node == origin(node)), default=-1)
     targets = known.targets(node, stamp, completed, deadlines)
     return Start(
         node,
@@ -274,6 +278,8 @@ def _start_stateless(
         known.newest,
         offset=offset,
         cuts=tuple(cut for cut in cuts if cut.epoch > completed),
+        watermark_us=past[-1].watermark_us if past else None,
+        begun=begun,
     )
 
 

@@ -7,6 +7,9 @@ mark overtakes rows of later epochs, which may be before it only because the sen
 stamps strictly between the previous one and the target: :func:`slot`.  What has no later target
 in its row follows after the last one.
 
+Senders need not mark every epoch: a completion needs a mark of its epoch or a later one from each
+of them, and the rows before that mark.
+
 Laws, which are the constraints of the thesis's table (Section 3.3.1) for dense times:
 Monotonicity: each row is handled in the order of its stamps.  Regularity: each target is hit at its
 stamp with its input.  Eventuality: an input that would be sent to a child goes after the child's
@@ -49,6 +52,7 @@ class _Arrival(NamedTuple, Generic[I]):
     epoch: int
     item: I
     only_marks: bool
+    marked: int
 
 
 @dataclass
@@ -70,6 +74,7 @@ class Replay(Generic[I]):
     _rows: dict[int, deque[_Arrival[I]]] = field(init=False)
     _next: int = 0
     _arrivals: int = 0
+    _completed: int = -1
 
     def __post_init__(self) -> None:
         self._rows = {sender: deque() for sender in self.senders}
@@ -85,11 +90,20 @@ class Replay(Generic[I]):
         return None if self.over else self.targets[self._next]
 
     def arrived(
-        self, sender: int, stamp: Stamp, epoch: int, item: I, only_marks: bool = False
+        self,
+        sender: int,
+        stamp: Stamp,
+        epoch: int,
+        item: I,
+        only_marks: bool = False,
+        marked: int = -1,
     ) -> None:
-        """An input came in; each row in order.  ``epoch`` is the least in it."""
+        """An input came in; each row in order.
+
+        ``epoch`` is the least in it, ``marked`` the epoch that it marks, if it does.
+        """
         self._arrivals += 1
-        self._rows[sender].append(_Arrival(self._arrivals, stamp, epoch, item, only_marks))
+        self._rows[sender].append(_Arrival(self._arrivals, stamp, epoch, item, only_marks, marked))
 
     def next(self, marked: Mapping[int, int], completable: Sequence[int]) -> Turn[I] | None:
         """The next turn, if what it needs has arrived.
@@ -116,7 +130,7 @@ class Replay(Generic[I]):
         row.popleft()
         if stamp < target.made_from.stamp:
             return Turn(item, None, target.stamp)
-        self._next += 1
+        self._reached()
         return Turn(item, target.stamp, None)
 
     def _towards_completion(
@@ -124,24 +138,41 @@ class Replay(Generic[I]):
     ) -> Turn[I] | None:
         epoch = target.made_from.epoch
         if completable:
+            self._completed = completable[0]
             if completable[0] < epoch:
                 return Turn(None, None, target.stamp)
-            self._next += 1
+            self._reached()
             if target.loose:
                 return Turn(None, None, target.stamp)
+            if completable[0] > epoch:
+                raise InvariantError(
+                    f"the completion of target {target} is missing: {completable[0]} is next",
+                    target=target,
+                )
             return Turn(None, target.stamp, None)
         for sender in sorted(self._rows):
             row = self._rows[sender]
             if marked.get(sender, -1) >= epoch:
                 continue
+            ends = [arrival.marked for arrival in row if arrival.marked >= epoch]
+            last = ends[0] if ends else epoch
             for place, arrival in enumerate(row):
-                if arrival.epoch > epoch:
+                if arrival.epoch > last:
                     continue
                 if arrival.only_marks:
                     del row[place]
                     return Turn(arrival.item, None, target.stamp)
                 return Turn(row.popleft().item, None, target.stamp)
         return None
+
+    def _reached(self) -> None:
+        """Go to the next target that is not behind us: one completion may stand for several."""
+        self._next += 1
+        while not self.over:
+            target = self.targets[self._next]
+            if not target.loose or target.made_from.epoch > self._completed:
+                return
+            self._next += 1
 
     def _first(self) -> Turn[I] | None:
         """After the targets: in the order of arrival."""

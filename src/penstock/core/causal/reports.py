@@ -29,6 +29,8 @@ class Report:
     """Per child: how far back its payload log reaches."""
     diffs: tuple[Diff, ...] = ()
     facts: tuple[Fact, ...] = ()
+    watermark_us: int | None = None
+    """The node's own, after ``completed``."""
 
 
 class Saved(NamedTuple):
@@ -98,6 +100,10 @@ class Start:
     """(Sources) where to read on."""
     cuts: tuple[Cut, ...] = ()
     """(Sources) durable cuts after ``completed``."""
+    watermark_us: int | None = None
+    """(Sources) the watermark of the last cut at or before ``completed``."""
+    begun: int = -1
+    """(Sources) the newest epoch of which somebody has rows."""
 
 
 @dataclass(frozen=True)

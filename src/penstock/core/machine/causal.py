@@ -15,8 +15,13 @@ replays: its inputs are taken in the order that the targets prescribe (:mod:`..c
 stamps that fit between what its children have seen.  When the last target was hit it says
 ``Recovered`` and is as good as any other node.
 
-    fence({node: incarnation}, round)      refuse the old ones, close edges to them, report
-    open(child, incarnation, position)     send again what lies beyond the position, then go on
+Before that it must know the watermark at the epoch where it starts, as a function of marks that it
+does not get again.  Each sender tells it by a mark of just that epoch; then
+
+    Restated(epoch, watermark)   ->  restated(watermarks per link)
+
+and until then no input is handled.  What a node without state passes on is a function of its
+senders' watermarks; one with state (``stateful``) never goes back, and has its own in checkpoints.
 
 A node with determinants holds its output back until the order of the inputs behind it is durable.
 """
@@ -26,22 +31,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from penstock.core.causal.clocks import Floor, Position
+from penstock.core.causal.clocks import Floor
 from penstock.core.causal.diffs import completion
-from penstock.core.causal.logs import DiffLog, Part
+from penstock.core.causal.logs import Bundle, Part
 from penstock.core.causal.replay import Replay, Turn
-from penstock.core.causal.reports import Report, Start
-from penstock.core.causal.times import ZERO, Stamp
+from penstock.core.causal.reports import Start
+from penstock.core.causal.times import ZERO
 from penstock.core.machine.causal_effects import (
     CausalEffect,
     Checkpoint,
     Recovered,
-    Retire,
+    Restated,
     TakeCheckpoint,
-    TellOpened,
-    TellReport,
 )
-from penstock.core.machine.causal_output import FREE, CausalOutput, Item, Step
+from penstock.core.machine.causal_output import FREE, Item, Step
+from penstock.core.machine.causal_peers import CausalPeers
 from penstock.core.machine.messages import (
     DATA,
     MARK,
@@ -51,14 +55,14 @@ from penstock.core.machine.messages import (
     Message,
 )
 from penstock.core.machine.node import Outlet
-from penstock.core.progress.marks import EPOCH_END, Completion
+from penstock.core.progress.marks import EPOCH_END, Completion, MarkAligner
 from penstock.core.time import Time
 from penstock.errors import PeerError, require
 
 __all__ = ["CausalMachine"]
 
 
-class CausalMachine(CausalOutput):
+class CausalMachine(CausalPeers):
     """One node under causal recovery.
 
     >>> from penstock.core.causal.diffs import Link
@@ -83,6 +87,7 @@ class CausalMachine(CausalOutput):
         start: Start | None = None,
         checkpoint: Checkpoint | None = None,
         budget_bytes: int | None = None,
+        stateful: bool = False,
     ) -> None:
         super().__init__(
             node,
@@ -95,14 +100,14 @@ class CausalMachine(CausalOutput):
             is_open=start is None,
             budget_bytes=budget_bytes,
         )
-        self.senders = sorted({sender for ids in inputs.values() for sender in ids})
-        self.diffs = DiffLog()
-        self._clock: dict[int, Stamp] = dict.fromkeys(self.senders, ZERO)
-        self._base = dict(self._clock)
-        """Clocks as the present connections began: what they bring again was handled before."""
-        self._marked = dict.fromkeys(self.senders, self.completed_epoch)
-        self._partial: dict[int, list[Message]] = {}
-        self._queue: deque[Item] = deque()
+        self._aligner = MarkAligner(
+            self._received,
+            self.completed_epoch,
+            stateful,
+            None if checkpoint is None else checkpoint.report.watermark_us,
+        )
+        self._restating = self.completed_epoch >= 0
+        self._stated: dict[tuple[int, int], int | None] = {}
         self._completable: deque[Completion] = deque()
         self._replay: Replay[Item] | None = None
         self.checkpoint_due = False
@@ -137,18 +142,30 @@ class CausalMachine(CausalOutput):
         """Whether targets are left."""
         return self._replay is not None
 
-    @property
-    def clock(self) -> Mapping[int, Stamp]:
-        """Per sender: the last stamp that was handled."""
-        return self._clock
-
-    def incarnation_of(self, sender: int) -> int:
-        """The incarnation of a sender that counts here."""
-        return self._incarnations[sender]
-
     def begin(self) -> list[CausalEffect]:
         """Called once, after a start: what can be done before any input."""
         return self._pump()
+
+    def restated(self, watermarks_us: Mapping[int, int | None]) -> list[CausalEffect]:
+        """The watermark of a Restated is set; these are the ones to pass on, per link."""
+        require(self._restating, f"node {self.node}: its watermark was known already")
+        self._restating = False
+        time = Time.root(self.completed_epoch)
+        effects: list[CausalEffect] = []
+        for child in self.children:
+            known = self.log.marks_at(child, self.completed_epoch)
+            parts = tuple(
+                Part(MARK, link, time, watermarks_us[link])
+                for link, outlet in self.outlets.items()
+                if child in outlet.targets and (link not in known or known[link].time != time)
+            )
+            if parts:
+                self.log.append(child, Bundle(ZERO, (), parts))
+            effects += self._flush(child)
+        if self.completed_epoch >= EPOCH_END:
+            self.finished = True
+            effects.append(Finish())
+        return effects + self._pump()
 
     # -- input -----------------------------------------------------------------------------------
 
@@ -165,16 +182,36 @@ class CausalMachine(CausalOutput):
         if message.more:
             return []
         item = tuple(self._partial.pop(message.sender))
+        if all(m.kind == MARK and m.time.epoch <= self._marked[m.sender] for m in item):
+            return self._told(item)
         if self._replay is not None:
             epoch = min(part.time.epoch for part in item)
-            marks = all(part.kind == MARK for part in item)
-            self._replay.arrived(message.sender, message.stamp, epoch, item, marks)
+            marks = [part.time.epoch for part in item if part.kind == MARK]
+            self._replay.arrived(
+                message.sender,
+                message.stamp,
+                epoch,
+                item,
+                len(marks) == len(item),
+                max(marks, default=-1),
+            )
         else:
             self._queue.append(item)
         return self._pump()
 
+    def _told(self, item: Item) -> list[CausalEffect]:
+        """A sender restates its watermarks where we stood; of use only after a start."""
+        if not self._restating:
+            return []
+        self._stated.update(((m.link, m.sender), m.watermark_us) for m in item)
+        if len(self._stated) < len(self._received):
+            return []
+        return [Restated(self.completed_epoch, self._aligner.restate(self._stated))]
+
     def _pump(self) -> list[CausalEffect]:
         effects: list[CausalEffect] = []
+        if self._restating:
+            return effects
         if self.checkpoint_due and self._step is None and self._replay is None:
             self.checkpoint_due = False
             effects.append(TakeCheckpoint(self.checkpoint()))
@@ -268,78 +305,3 @@ class CausalMachine(CausalOutput):
             self.finished = True
             effects.append(Finish())
         return effects + self._pump()
-
-    # -- durable things --------------------------------------------------------------------------
-
-    def checkpoint(self) -> Checkpoint:
-        """The node as it is between two steps; its vertices' state belongs to it."""
-        require(self._step is None, f"node {self.node}: no checkpoint inside a step")
-        report = self.report()
-        # Marks beyond the completed epoch are asked for again: no need to keep the aligner.
-        clock = {
-            sender: Position(stamp, self.completed_epoch) for sender, stamp in self._clock.items()
-        }
-        return Checkpoint(
-            Report(
-                report.node,
-                report.stamp,
-                report.completed,
-                report.newest,
-                clock,
-                report.floors,
-                report.diffs,
-                report.facts,
-            ),
-            self.log.snapshot(),
-        )
-
-    def truncate(self, positions: Mapping[int, Position], epoch: int) -> None:
-        """Nobody goes back behind these positions, nor behind this epoch."""
-        for child, position in positions.items():
-            self.log.truncate(child, position)
-        self.diffs.compact(epoch)
-
-    # -- recovery of others ----------------------------------------------------------------------
-
-    def report(self) -> Report:
-        """What this node knows now."""
-        return Report(
-            self.node,
-            self.stamp,
-            self.completed_epoch,
-            self.newest,
-            {s: Position(self._clock[s], self._marked[s]) for s in self.senders},
-            self.log.floors(),
-            tuple(self.diffs.diffs),
-            self.diffs.facts,
-        )
-
-    def fence(self, fences: Mapping[int, int], round_: int) -> list[CausalEffect]:
-        """These nodes have new incarnations: refuse the old ones, send them nothing, report."""
-        if fences.get(self.node, self.incarnation) > self.incarnation:
-            return [Retire()]
-        for node, incarnation in fences.items():
-            if node in self._clock:
-                self._incarnations[node] = incarnation
-                self._base[node] = self._clock[node]
-                self._partial.pop(node, None)
-                self._queue = deque(item for item in self._queue if item[0].sender != node)
-                for key in self._received:
-                    if key[1] == node:
-                        self._received[key] = 0
-            if node in self._open:
-                self._open[node] = False
-                self.peers[node] = incarnation
-        return [TellReport(round_, self.report())]
-
-    def open(self, child: int, incarnation: int, position: Position) -> list[CausalEffect]:
-        """Send again what lies beyond a position, then go on; one atomic step."""
-        if self._open[child] or self.peers[child] != incarnation:
-            return []
-        self.positions[child] = position
-        self._open[child] = True
-        for key in self._sent:
-            if key[1] == child:
-                self._sent[key] = 0
-        self.log.rewind(child)
-        return [*self._flush(child), TellOpened(child, incarnation)]

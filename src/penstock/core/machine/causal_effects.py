@@ -15,6 +15,7 @@ __all__ = [
     "Checkpoint",
     "ReadAgain",
     "Recovered",
+    "Restated",
     "ResumeReading",
     "Retire",
     "Spill",
@@ -58,6 +59,13 @@ class Recovered(NamedTuple):
     """Tell the controller that every target was hit: the node is as good as any other."""
 
 
+class Restated(NamedTuple):
+    """This is the watermark at the epoch of the start: set it, then call ``restated``."""
+
+    epoch: int
+    watermark_us: int | None
+
+
 class Retire(NamedTuple):
     """Another incarnation has taken the node's place: stop, and send nothing more."""
 
@@ -89,6 +97,8 @@ class ResumeReading(NamedTuple):
 
     offset: int
     epoch: int
+    begun: bool = False
+    """Whether rows of the epoch are out: then it is the next to be cut, and none before it."""
 
 
 class Spill(NamedTuple):
@@ -104,6 +114,7 @@ CausalEffect = (
     | TellReport
     | TellOpened
     | Recovered
+    | Restated
     | Retire
     | StoreDeterminants
     | StoreCut

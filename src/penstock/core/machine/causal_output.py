@@ -4,6 +4,9 @@ A step's output is collected while its vertices run, and stamped when they are d
 replayed step depends on who gets something (:func:`penstock.core.causal.replay.slot`).  It is
 logged per child.  What is logged leaves when the child's edge is open, if it lies beyond the
 child's position and, for a node with determinants, if the order of inputs behind it is durable.
+
+A child that starts at an epoch is first told of the watermark at that epoch, by a mark of just that
+epoch, as soon as it is certain: when the node has completed that epoch or a later one.
 """
 
 from __future__ import annotations
@@ -65,6 +68,10 @@ class CausalOutput(NodeMachine):
         self.log = PayloadLog(self.children, budget_bytes)
         self.positions = {child: Position() for child in self.children}
         self._open = dict.fromkeys(self.children, is_open)
+        self._unstated: set[int] = set()
+        """Children that were not told of the watermark at their positions."""
+        self._restating = False
+        """Whether the node's own watermark at its start is not known yet."""
         self._step: Step | None = None
         self._durable: Stamp = ZERO
         self._top: Stamp = ZERO
@@ -136,6 +143,8 @@ class CausalOutput(NodeMachine):
         """Send what is logged for a child and was not sent on this connection."""
         effects: list[CausalEffect] = []
         position = self.positions[child]
+        if child in self._unstated and self._open[child]:
+            effects += self._state(child, position.epoch)
         while self._open[child] and (bundle := self.log.take(child)) is not None:
             if self.determined and bundle.stamp > self._durable:
                 break
@@ -145,28 +154,51 @@ class CausalOutput(NodeMachine):
                 for part in bundle.parts
                 if position.beyond(bundle.stamp, part.time.epoch, part.kind == MARK)
             ]
-            for number, part in enumerate(parts, 1):
-                message = self._message(
-                    part.kind,
-                    part.link,
-                    child,
-                    part.time,
-                    part.watermark_us,
-                    part.cut_us,
-                    part.payload,
-                    part.size,
-                )
-                effects.append(
-                    Send(
-                        message._replace(
-                            target_incarnation=self.peers[child],
-                            stamp=bundle.stamp,
-                            diff=bundle.diff,
-                            more=number < len(parts),
-                        )
+            effects += self._sends(child, bundle._replace(parts=tuple(parts)))
+        return effects
+
+    def _state(self, child: int, epoch: int) -> list[CausalEffect]:
+        """Tell a child the watermarks at the epoch where it stands, if they are certain."""
+        if self._restating or self.completed_epoch < epoch:
+            return []
+        self._unstated.discard(child)
+        marks = self.log.marks_at(child, epoch)
+        time = Time.root(epoch)
+        parts = tuple(
+            Part(MARK, link, time, marks[link].watermark_us if link in marks else None)
+            for link, outlet in self.outlets.items()
+            if child in outlet.targets
+        )
+        return self._sends(child, Bundle(ZERO, (), parts))
+
+    def _sends(self, child: int, bundle: Bundle) -> list[CausalEffect]:
+        effects: list[CausalEffect] = []
+        for number, part in enumerate(bundle.parts, 1):
+            message = self._message(
+                part.kind,
+                part.link,
+                child,
+                part.time,
+                part.watermark_us,
+                part.cut_us,
+                part.payload,
+                part.size,
+            )
+            effects.append(
+                Send(
+                    message._replace(
+                        target_incarnation=self.peers[child],
+                        stamp=bundle.stamp,
+                        diff=bundle.diff,
+                        more=number < len(bundle.parts),
                     )
                 )
+            )
         return effects
+
+    def is_open(self, child: int) -> bool:
+        """Whether what is made for a child leaves at once."""
+        return self._open[child]
 
     def determinants_stored(self, stamp: Stamp) -> list[CausalEffect]:
         """The order of inputs is durable up to a step: what depended on that may leave."""

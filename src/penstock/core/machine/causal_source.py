@@ -20,6 +20,7 @@ from penstock.core.machine.causal_effects import (
     CausalEffect,
     ReadAgain,
     Recovered,
+    Restated,
     ResumeReading,
     StoreCut,
 )
@@ -120,6 +121,14 @@ class CausalSource(CausalMachine):
         self.offset = start.offset if start is not None else 0
         self._script = script(start) if start is not None else []
         self._cut: Cut | None = None
+        self._start_us = start.watermark_us if start is not None else None
+        self._begun = start.begun if start is not None else -1
+
+    def begin(self) -> list[CausalEffect]:
+        """Called once, after a start: nobody else knows the watermark, the last cut does."""
+        if self._restating:
+            return [Restated(self.completed_epoch, self._start_us)]
+        return super().begin()
 
     def read(self, start: int, end: int, epoch: int) -> None:
         """The reader has a batch: ``produced`` … and ``end_step`` follow."""
@@ -153,7 +162,10 @@ class CausalSource(CausalMachine):
         if self._replay is None or self._script:
             return Turn(None, None, None) if self._script else None
         self._replay = None
-        effects.append(ResumeReading(self.offset, self.completed_epoch + 1))
+        if not self.finished:
+            begun = self._begun > self.completed_epoch
+            epoch = self._begun if begun else self.completed_epoch + 1
+            effects.append(ResumeReading(self.offset, epoch, begun))
         effects.append(Recovered())
         return None
 

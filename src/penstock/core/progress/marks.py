@@ -9,13 +9,17 @@ Determinism ----------- A sender's watermark after epoch ``e`` is that of its la
 sender marked, in ascending order.  Both are functions of the marks themselves, never of the order
 of their arrival.
 
+A sender that is idle does not count, so the least can go back when it wakes.  An aligner that
+*keeps* its watermark holds the greatest that it ever gave; one that does not is a function of the
+senders' watermarks at one epoch, and can be restored from these alone (``restate``).
+
 This is exact for graphs without cycles and needs no coordinator.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -62,10 +66,18 @@ class MarkAligner(Generic[S]):
     [Completion(epoch=0, watermark_us=None), Completion(epoch=1, watermark_us=15)]
     """
 
-    def __init__(self, senders: Iterable[S], completed: int = -1) -> None:
+    def __init__(
+        self,
+        senders: Iterable[S],
+        completed: int = -1,
+        keeps: bool = True,
+        watermark_us: int | None = None,
+    ) -> None:
         self._senders: dict[S, _Sender] = {sender: _Sender(closed=completed) for sender in senders}
         self.completed = completed
-        self._watermark_us: int | None = None
+        self._keeps = keeps
+        self.watermark_us = watermark_us
+        """After the last completed epoch."""
 
     def mark(self, sender: S, epoch: int, watermark_us: int | None) -> list[Completion]:
         """Take a mark; give the epochs that are complete now, oldest first."""
@@ -88,19 +100,32 @@ class MarkAligner(Generic[S]):
         self.completed = reached
         return completions
 
+    def restate(self, watermarks_us: Mapping[S, int | None]) -> int | None:
+        """Take every sender's watermark at the completed epoch; give the node's.
+
+        >>> aligner = MarkAligner(["a", "b"], completed=4)
+        >>> aligner.restate({"a": 10, "b": 15})
+        10
+        >>> aligner.mark("a", 9, 20), aligner.mark("b", 5, 30)
+        ([], [Completion(epoch=5, watermark_us=10)])
+        """
+        for sender, watermark_us in watermarks_us.items():
+            self._senders[sender].watermark_us = watermark_us
+        return self._watermark_at(self.completed)
+
     def _watermark_at(self, epoch: int) -> int | None:
-        """The least watermark of the senders that are not idle; it never goes back."""
-        busy: list[int] = []
-        known = True
+        """The least watermark of the senders that are not idle."""
+        least: int | None = WATERMARK_IDLE
         for state in self._senders.values():
             while state.marks and state.marks[0][0] <= epoch:
                 state.watermark_us = state.marks.popleft()[1]
-            if state.watermark_us is None:
-                known = False
-            elif state.watermark_us != WATERMARK_IDLE:
-                busy.append(state.watermark_us)
-        if known and busy:
-            least = min(busy)
-            if self._watermark_us is None or least > self._watermark_us:
-                self._watermark_us = least
-        return self._watermark_us
+            if state.watermark_us is None or least is None:
+                least = None
+            elif least == WATERMARK_IDLE or WATERMARK_IDLE < state.watermark_us < least:
+                least = state.watermark_us
+        if not self._keeps:
+            self.watermark_us = least
+        elif least is not None and least != WATERMARK_IDLE:
+            known = self.watermark_us
+            self.watermark_us = least if known is None else max(known, least)
+        return self.watermark_us

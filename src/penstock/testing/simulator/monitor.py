@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING
 from penstock.core.causal.diffs import Link, pairs, show_diff
 from penstock.core.causal.graph import Kind
 from penstock.core.causal.times import Stamp
-from penstock.core.machine.messages import DATA, Deliver, Message
-from penstock.testing.simulator.stages import Row, expected, fresh, mix
+from penstock.core.machine.causal_effects import Restated
+from penstock.core.machine.messages import DATA, Complete, Deliver, Message
+from penstock.core.progress.marks import EPOCH_END
+from penstock.testing.simulator.stages import (
+    Row,
+    epochs_of,
+    expected,
+    fresh,
+    mix,
+    watermark_at,
+)
 
 if TYPE_CHECKING:
     from penstock.testing.simulator.process import Process
@@ -32,6 +41,7 @@ class Monitor:
         self.world = world
         self._meaning: dict[tuple[int, Stamp], Link] = {}
         self._inputs: dict[int, dict[int, list[Row]]] = {}
+        self._watermarks: dict[tuple[int, int], int | None] = {}
 
     # -- Monotonicity, Regularity ----------------------------------------------------------------
 
@@ -81,11 +91,16 @@ class Monitor:
 
     # -- exactly once, no frontier ahead ---------------------------------------------------------
 
-    def completed(self, process: Process, epoch: int, rows: list[Row]) -> None:
+    def completed(self, process: Process, effect: Complete, rows: list[Row]) -> None:
         """An epoch is complete at a node: it must have had exactly the epoch's rows."""
+        epoch = effect.epoch
         if self.world.trace is not None:
-            self.world.note(f"{process.name} completes epoch {epoch}")
-        if process.zombie or process.kind not in (Kind.STATEFUL, Kind.SINK):
+            self.world.note(f"{process.name} completes epoch {epoch} at {effect.watermark_us}")
+        if process.zombie:
+            return
+        self._not_ahead(process, epoch)
+        self._watermark(process, epoch, effect.watermark_us)
+        if process.kind not in (Kind.STATEFUL, Kind.SINK):
             return
         ids = sorted(row[0] for row in rows)
         wanted = [row[0] for row in self.inputs(process.node, epoch)]
@@ -98,21 +113,43 @@ class Monitor:
                 "too many",
             )
 
+    def restated(self, process: Process, effect: Restated) -> None:
+        """A restarted node knows the watermark at its start."""
+        if self.world.trace is not None:
+            self.world.note(f"{process.name} stands at {effect}")
+        if not process.zombie:
+            self._watermark(process, effect.epoch, effect.watermark_us)
+
+    def _not_ahead(self, process: Process, epoch: int) -> None:
+        world = self.world
+        for source, cuts in world.store.cuts.items():
+            cut = cuts[-1].epoch if cuts else -1
+            if cut < epoch and process.node in world.shape.graph.descendants[source]:
+                raise Violation(
+                    "no frontier ahead",
+                    f"{process.name} completes epoch {epoch}, but source {source} has cut {cut}",
+                )
+
+    def _watermark(self, process: Process, epoch: int, watermark_us: int | None) -> None:
+        world = self.world
+        key = (process.node, epoch)
+        if key not in self._watermarks:
+            self._watermarks[key] = watermark_at(world.shape, world.store.cuts, *key)
+        if watermark_us != self._watermarks[key]:
+            raise Violation(
+                "watermark",
+                f"{process.name} has {watermark_us} after epoch {epoch}, not "
+                f"{self._watermarks[key]}",
+            )
+
     def inputs(self, node: int, epoch: int) -> list[Row]:
         """The rows (their ids) that reach a node in an epoch."""
         world = self.world
-        graph = world.shape.graph
-        uncut = [source for source, cuts in world.store.cuts.items() if len(cuts) <= epoch]
-        for source in uncut:
-            if node in graph.descendants[source]:
-                raise Violation(
-                    "no frontier ahead",
-                    f"epoch {epoch} is complete at {node}, but source {source} has not cut it",
-                )
-        if uncut:
-            return expected(world.shape, world.store.cuts, epoch, fresh(world.shape))[node]
+        cuts = world.store.cuts
+        if any(not ends or ends[-1].epoch < epoch for ends in cuts.values()):
+            return expected(world.shape, cuts, epoch, fresh(world.shape))[node]
         if epoch not in self._inputs:
-            self._inputs[epoch] = expected(world.shape, world.store.cuts, epoch, fresh(world.shape))
+            self._inputs[epoch] = expected(world.shape, cuts, epoch, fresh(world.shape))
         return self._inputs[epoch][node]
 
     # -- the end ---------------------------------------------------------------------------------
@@ -125,10 +162,10 @@ class Monitor:
             if not process.alive or process.machine.replaying:
                 raise Violation("Eventuality", f"{process.name} did not recover")
         for sink, epochs in world.store.published.items():
-            if len(epochs) != shape.epochs:
+            wanted = epochs_of(shape, world.store.cuts, sink)
+            if sorted(epochs) != wanted or wanted[-1:] != [EPOCH_END]:
                 raise Violation(
-                    "Eventuality",
-                    f"sink {sink} published {sorted(epochs)} of {shape.epochs} epochs",
+                    "Eventuality", f"sink {sink} published {sorted(epochs)}, not {wanted}"
                 )
         orders: dict[int, dict[int, int]] = {}
         for node in shape.graph.order:
@@ -139,12 +176,13 @@ class Monitor:
                     digest = mix(digest, row[0] ^ row[1])
                     orders[node][mix(row[0], node)] = digest % 1000
         vertices = fresh(shape)
-        for epoch in range(shape.epochs):
+        for epoch in sorted({cut.epoch for cuts in world.store.cuts.values() for cut in cuts}):
             inputs = expected(shape, world.store.cuts, epoch, vertices, orders)
             for sink, epochs in world.store.published.items():
-                if epochs[epoch] != inputs[sink]:
+                rows = epochs.get(epoch, [])
+                if rows != inputs[sink]:
                     raise Violation(
                         "equivalence",
-                        f"sink {sink} published {epochs[epoch]} in epoch {epoch}; a run without "
+                        f"sink {sink} published {rows} in epoch {epoch}; a run without "
                         f"failures in the same order would have published {inputs[sink]}",
                     )

@@ -141,9 +141,15 @@ class _ReusesStamps(CausalMachine):
 
 class _AllOfOneEpoch(Replay[Item]):
     def arrived(
-        self, sender: int, stamp: Stamp, epoch: int, item: Item, only_marks: bool = False
+        self,
+        sender: int,
+        stamp: Stamp,
+        epoch: int,
+        item: Item,
+        only_marks: bool = False,
+        marked: int = -1,
     ) -> None:
-        super().arrived(sender, stamp, -1, item, False)
+        super().arrived(sender, stamp, -1, item, False, marked)
 
 
 class _ForcesLaterRows(CausalMachine):
@@ -152,6 +158,23 @@ class _ForcesLaterRows(CausalMachine):
     def _start(self, start: Start, checkpoint: Checkpoint | None) -> None:
         super()._start(start, checkpoint)
         self._replay = _AllOfOneEpoch(start.targets, self.senders)
+
+
+class _StatesNothing(CausalMachine):
+    """Starts without its senders' watermarks."""
+
+    def _told(self, item: Item) -> list[CausalEffect]:
+        return super()._told(tuple(message._replace(watermark_us=None) for message in item))
+
+
+class _StatesTooSoon(CausalMachine):
+    """Takes the newest watermark that it has for the one at the child's epoch."""
+
+    def _state(self, child: int, epoch: int) -> list[CausalEffect]:
+        completed, self.completed_epoch = self.completed_epoch, max(self.completed_epoch, epoch)
+        effects = super()._state(child, epoch)
+        self.completed_epoch = completed
+        return effects
 
 
 class _TruncatesTooFar(RecoveryMachine):
@@ -267,6 +290,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("checkpoint-without-diffs", "logs in checkpoints (8)", _ForgetfulCheckpoints),
     Mutant("keeps-half-a-step", "a fence drops what is unfinished (14)", _KeepsFencedInput),
     Mutant("reuses-stamps", "dense times after all known ones (1)", _ReusesStamps),
+    Mutant("states-nothing", "senders restate their watermarks", _StatesNothing),
+    Mutant("states-too-soon", "watermarks are restated when they are certain", _StatesTooSoon),
     Mutant("truncates-too-far", "one watermark (12)", recovery=_TruncatesTooFar),
     Mutant("no-closure", "closure (6)", recovery=_NoClosure),
     Mutant("direct-children-only", "all witnesses (5)", recovery=_OnlyDirectChildren),

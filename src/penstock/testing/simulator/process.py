@@ -13,6 +13,7 @@ from penstock.core.machine.causal_effects import (
     CausalEffect,
     ReadAgain,
     Recovered,
+    Restated,
     ResumeReading,
     Retire,
     StoreCut,
@@ -24,6 +25,7 @@ from penstock.core.machine.causal_effects import (
 from penstock.core.machine.causal_source import CausalSource
 from penstock.core.machine.messages import Complete, Deliver, EndStep, Send
 from penstock.core.machine.node import Outlet
+from penstock.core.progress.marks import EPOCH_END, WATERMARK_IDLE
 from penstock.core.time import Time
 from penstock.testing.simulator.stages import Row, Vertex, distribute, source_rows
 
@@ -84,6 +86,7 @@ class Process:
             determined=node in graph.determined,
             start=start,
             checkpoint=checkpoint,
+            stateful=self.kind in (Kind.STATEFUL, Kind.ORDERED),
         )
 
     @property
@@ -121,9 +124,15 @@ class Process:
         elif isinstance(effect, ReadAgain):
             self._produce(source_rows(self.node, effect.start, effect.end), Time.root(effect.epoch))
             self.perform(machine.end_step())
+        elif isinstance(effect, Restated):
+            world.monitor.restated(self, effect)
+            watermarks = dict.fromkeys(machine.outlets, effect.watermark_us)
+            self.perform(machine.restated(watermarks))
         elif isinstance(effect, ResumeReading):
             self.reading = True
             self.epoch = effect.epoch
+            if not effect.begun:
+                self.epoch = self._later(effect.epoch)
         elif isinstance(effect, StoreCut):
             self.reading = False
             self.writes.append(("cut", effect))
@@ -150,7 +159,7 @@ class Process:
     def _complete(self, effect: Complete) -> None:
         time = Time.root(effect.epoch)
         out, rows = self.vertex.complete(effect.epoch)
-        self.world.monitor.completed(self, effect.epoch, rows)
+        self.world.monitor.completed(self, effect, rows)
         if self.kind is Kind.SINK and not self.world.publish(self, effect.epoch, rows):
             self.alive = False
             return
@@ -168,14 +177,25 @@ class Process:
         assert isinstance(machine, CausalSource)
         random = self.world.random
         shape = self.world.shape
-        if random.random() < shape.cut_share:
-            self.perform(machine.cut(self.epoch, machine.offset, machine.offset))
+        if self.epoch == EPOCH_END or random.random() < shape.cut_share:
+            watermark_us: int | None = machine.offset or None
+            if random.random() < 0.15:
+                watermark_us = WATERMARK_IDLE
+            self.perform(machine.cut(self.epoch, watermark_us, machine.offset))
             return
         start = machine.offset
         end = start + random.randint(1, shape.batch_max)
         machine.read(start, end, self.epoch)
         self._produce(source_rows(self.node, start, end), Time.root(self.epoch))
         self.perform(machine.end_step())
+
+    def _later(self, epoch: int) -> int:
+        """An epoch from this one on; past the last one, the end of the stream."""
+        random = self.world.random
+        shape = self.world.shape
+        if random.random() < shape.skip_share:
+            epoch += random.randint(1, 2)
+        return epoch if epoch < shape.epochs else EPOCH_END
 
     def written(self) -> None:
         """The store has performed the oldest write."""
@@ -193,6 +213,6 @@ class Process:
         else:
             self.world.cut(self, value)
             if self.alive and isinstance(self.machine, CausalSource):
-                self.epoch = value.epoch + 1
-                self.reading = True
+                self.reading = value.epoch < EPOCH_END
+                self.epoch = self._later(value.epoch + 1)
                 self.perform(self.machine.cut_stored(value.epoch))

@@ -13,17 +13,20 @@ from random import Random
 
 from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.core.causal.reports import Cut
+from penstock.core.progress.marks import WATERMARK_IDLE
 
 __all__ = [
     "Row",
     "Shape",
     "Vertex",
     "distribute",
+    "epochs_of",
     "expected",
     "fresh",
     "mix",
     "random_shape",
     "source_rows",
+    "watermark_at",
 ]
 
 Row = tuple[int, int]
@@ -44,8 +47,11 @@ class Shape:
     graph: CausalGraph
     modes: Mapping[int, str]
     epochs: int
+    """Epochs are numbered below this; a source may leave some out, and then ends its stream."""
     batch_max: int = 3
     cut_share: float = 0.35
+    skip_share: float = 0.0
+    """How often a source leaves epochs out."""
 
 
 def source_rows(source: int, start: int, end: int) -> Rows:
@@ -118,7 +124,13 @@ class Vertex:
         self.total += sum(value for _, value in rows)
         if self.kind is Kind.SINK:
             return (), rows
-        return ((mix(self.node + 100, epoch), self.total % 1000),), rows
+        return ((mix(self.node + 100, epoch % 1009), self.total % 1000),), rows
+
+
+def epochs_of(shape: Shape, cuts: Mapping[int, list[Cut]], node: int) -> list[int]:
+    """The epochs that end at a node: those that any source above it has cut."""
+    above = (source for source in cuts if node in shape.graph.descendants[source])
+    return sorted({cut.epoch for source in above for cut in cuts[source]})
 
 
 def expected(
@@ -136,17 +148,20 @@ def expected(
     graph = shape.graph
     inputs: dict[int, list[Row]] = {node: [] for node in graph.order}
     for node in graph.order:
+        batches: list[Rows] = []
         if graph.kinds[node] is Kind.SOURCE:
-            offsets = [0, *(cut.offset for cut in cuts[node])][epoch : epoch + 2]
-            batches: list[Rows] = []
-            if len(offsets) == 2:
-                batches = [(row,) for row in source_rows(node, *offsets)]
+            offset = 0
+            for cut in cuts[node]:
+                if cut.epoch == epoch:
+                    batches = [(row,) for row in source_rows(node, offset, cut.offset)]
+                offset = cut.offset
         else:
             rows = inputs[node] = sorted(inputs[node])
             vertex = vertices[node]
             batches = [vertex.receive((row,), epoch) for row in rows]
-            made, _ = vertex.complete(epoch)
-            batches.append(made)
+            if epoch in epochs_of(shape, cuts, node):
+                made, _ = vertex.complete(epoch)
+                batches.append(made)
             if orders is not None and node in orders:
                 order = orders[node]
                 batches = [tuple((i, order.get(i, -1)) for i, _ in rows_) for rows_ in batches]
@@ -154,6 +169,33 @@ def expected(
             for child, part in distribute(shape, node, batch).items():
                 inputs[child].extend(part)
     return inputs
+
+
+def watermark_at(shape: Shape, cuts: Mapping[int, list[Cut]], node: int, epoch: int) -> int | None:
+    """The watermark of a node after an epoch, from the sources' cuts alone."""
+    graph = shape.graph
+    kind = graph.kinds[node]
+    if kind is Kind.SOURCE:
+        past = [cut.watermark_us for cut in cuts[node] if cut.epoch <= epoch]
+        return past[-1] if past else None
+    if kind not in (Kind.STATEFUL, Kind.ORDERED):
+        return _least(shape, cuts, node, epoch)
+    greatest: int | None = None
+    for past_epoch in epochs_of(shape, cuts, node):
+        if past_epoch > epoch:
+            break
+        least = _least(shape, cuts, node, past_epoch)
+        if least is not None and least != WATERMARK_IDLE:
+            greatest = least if greatest is None else max(greatest, least)
+    return greatest
+
+
+def _least(shape: Shape, cuts: Mapping[int, list[Cut]], node: int, epoch: int) -> int | None:
+    above = [watermark_at(shape, cuts, parent, epoch) for parent in shape.graph.parents[node]]
+    known = [watermark for watermark in above if watermark is not None]
+    if len(known) < len(above):
+        return None
+    return min((w for w in known if w != WATERMARK_IDLE), default=WATERMARK_IDLE)
 
 
 def fresh(shape: Shape) -> dict[int, Vertex]:
@@ -198,4 +240,9 @@ def random_shape(random: Random) -> Shape:
             if not any(other in parents.get(node, ()) for node in layers[depth]):
                 node = random.choice(layers[depth])
                 parents[node] = tuple(sorted({*parents[node], other}))
-    return Shape(CausalGraph(kinds, parents), modes, epochs=random.choice((2, 3, 4, 6)))
+    return Shape(
+        CausalGraph(kinds, parents),
+        modes,
+        epochs=random.choice((2, 3, 4, 6)),
+        skip_share=random.choice((0.0, 0.3, 0.6)),
+    )

@@ -93,7 +93,7 @@ class Store:
             if kind is Kind.SOURCE:
                 found[node] = Stored(cuts=tuple(self.cuts[node]))
             elif kind is Kind.SINK:
-                epoch = len(self.published[node]) - 1
+                epoch = max(self.published[node], default=-1)
                 clock = {parent: Position((), epoch) for parent in graph.parents[node]}
                 report = Report(node, completed=epoch, newest=epoch, clock=clock)
                 found[node] = Stored((Saved(epoch, report),))

@@ -1,0 +1,160 @@
+"""What a node under causal recovery knows of its senders, and what it does for others' recoveries.
+
+A node keeps, per sender, the last stamp that it handled and the last epoch that was marked, and the
+diffs of what it received.  Reports and checkpoints are made of these:
+
+    fence({node: incarnation}, round)      refuse the old ones, close edges to them, report
+    open(child, incarnation, position)     send again what lies beyond the position, then go on
+    truncate(positions, epoch)             nobody goes back behind these
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+
+from penstock.core.causal.clocks import Position
+from penstock.core.causal.logs import DiffLog
+from penstock.core.causal.reports import Report
+from penstock.core.causal.times import ZERO, Stamp
+from penstock.core.machine.causal_effects import (
+    CausalEffect,
+    Checkpoint,
+    Retire,
+    TellOpened,
+    TellReport,
+)
+from penstock.core.machine.causal_output import CausalOutput, Item
+from penstock.core.machine.messages import Message
+from penstock.core.machine.node import Outlet
+from penstock.errors import require
+
+__all__ = ["CausalPeers"]
+
+
+class CausalPeers(CausalOutput):
+    """Clocks, diffs, reports, fences."""
+
+    def __init__(
+        self,
+        node: int,
+        inputs: Mapping[int, Sequence[int]],
+        outlets: Iterable[Outlet],
+        incarnation: int,
+        incarnations: Mapping[int, int] | None,
+        completed: int,
+        determined: bool,
+        is_open: bool,
+        budget_bytes: int | None,
+    ) -> None:
+        super().__init__(
+            node,
+            inputs,
+            outlets,
+            incarnation,
+            incarnations,
+            completed,
+            determined,
+            is_open,
+            budget_bytes,
+        )
+        self.senders = sorted({sender for ids in inputs.values() for sender in ids})
+        self.diffs = DiffLog()
+        self._clock: dict[int, Stamp] = dict.fromkeys(self.senders, ZERO)
+        self._base = dict(self._clock)
+        """Clocks as the present connections began: what they bring again was handled before."""
+        self._marked = dict.fromkeys(self.senders, completed)
+        self._partial: dict[int, list[Message]] = {}
+        self._queue: deque[Item] = deque()
+
+    @property
+    def clock(self) -> Mapping[int, Stamp]:
+        """Per sender: the last stamp that was handled."""
+        return self._clock
+
+    def incarnation_of(self, sender: int) -> int:
+        """The incarnation of a sender that counts here."""
+        return self._incarnations[sender]
+
+    # -- durable things --------------------------------------------------------------------------
+
+    def checkpoint(self) -> Checkpoint:
+        """The node as it is between two steps; its vertices' state belongs to it."""
+        require(self._step is None, f"node {self.node}: no checkpoint inside a step")
+        report = self.report()
+        # Marks beyond the completed epoch are asked for again: no need to keep the aligner.
+        clock = {
+            sender: Position(stamp, self.completed_epoch) for sender, stamp in self._clock.items()
+        }
+        return Checkpoint(
+            Report(
+                report.node,
+                report.stamp,
+                report.completed,
+                report.newest,
+                clock,
+                report.floors,
+                report.diffs,
+                report.facts,
+                report.watermark_us,
+            ),
+            self.log.snapshot(),
+        )
+
+    def truncate(self, positions: Mapping[int, Position], epoch: int) -> None:
+        """Nobody goes back behind these positions, nor behind this epoch."""
+        for child, position in positions.items():
+            self.log.truncate(child, position)
+        self.diffs.compact(epoch)
+
+    def truncate_to(self, epoch: int) -> None:
+        """Nobody goes back behind an epoch."""
+        self.truncate(dict.fromkeys(self.children, Position(ZERO, epoch)), epoch)
+
+    # -- recovery of others ----------------------------------------------------------------------
+
+    def report(self) -> Report:
+        """What this node knows now."""
+        return Report(
+            self.node,
+            self.stamp,
+            self.completed_epoch,
+            self.newest,
+            {s: Position(self._clock[s], self._marked[s]) for s in self.senders},
+            self.log.floors(),
+            tuple(self.diffs.diffs),
+            self.diffs.facts,
+            self._aligner.watermark_us,
+        )
+
+    def fence(self, fences: Mapping[int, int], round_: int) -> list[CausalEffect]:
+        """These nodes have new incarnations: refuse the old ones, send them nothing, report."""
+        if fences.get(self.node, self.incarnation) > self.incarnation:
+            return [Retire()]
+        for node, incarnation in fences.items():
+            if node in self._clock:
+                self._incarnations[node] = incarnation
+                self._base[node] = self._clock[node]
+                self._partial.pop(node, None)
+                self._queue = deque(item for item in self._queue if item[0].sender != node)
+                for key in self._received:
+                    if key[1] == node:
+                        self._received[key] = 0
+            if node in self._open:
+                self._open[node] = False
+                self.peers[node] = incarnation
+        return [TellReport(round_, self.report())]
+
+    def open(self, child: int, incarnation: int, position: Position) -> list[CausalEffect]:
+        """Send again what lies beyond a position, then go on; one atomic step."""
+        if self._open[child] or self.peers[child] != incarnation:
+            return []
+        self.positions[child] = position
+        self._open[child] = True
+        for key in self._sent:
+            if key[1] == child:
+                self._sent[key] = 0
+        self.log.rewind(child)
+        if position.epoch >= 0:
+            self._unstated.add(child)
+        return [*self._flush(child), TellOpened(child, incarnation)]
