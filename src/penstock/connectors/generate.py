@@ -169,6 +169,10 @@ class GenerateReader(Reader):
             return None
         return self._make(n)
 
+    def read_again(self, rows: int) -> pa.RecordBatch | None:
+        n = min(rows, self._total - self._made)
+        return self._make(n) if n > 0 else None
+
     def position(self) -> Position:
         return self._made
 

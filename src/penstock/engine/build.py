@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
+from penstock.connectors.base import Reader, Source, SourceContext
 from penstock.core.machine.node import NodeMachine, Outlet
 from penstock.core.machine.tracking import NodeTracking
 from penstock.engine.chain import ChainRunner
 from penstock.engine.host import Host
 from penstock.engine.node import NodeRunner
 from penstock.engine.source import SourceDriver
+from penstock.errors import PenstockError, SourceError
 from penstock.physical import PhysicalPlan
 
-__all__ = ["add_node", "inputs_of", "outlets_of", "wired"]
+__all__ = ["add_node", "inputs_of", "opened", "outlets_of", "wired"]
 
 M = TypeVar("M", bound=NodeMachine)
 R = TypeVar("R", bound=NodeRunner)
@@ -87,3 +90,20 @@ def add_node(
         runner.source = source(runner)
     host.add(runner)
     return runner
+
+
+def opened(source: Source, context: SourceContext, stage: str, node: str) -> Reader:
+    """A source's reader; an error names the source and the node."""
+    try:
+        return source.open(context)
+    except PenstockError as error:
+        error.parameters.setdefault("stage", stage)
+        error.parameters.setdefault("node", node)
+        raise
+    except Exception as error:
+        raise SourceError(
+            f"source {stage!r}, node {node}: {type(error).__name__}: {error}",
+            stage=stage,
+            node=node,
+            traceback=traceback.format_exc(),
+        ) from error

@@ -87,6 +87,10 @@ class NodeRunner:
         """Whether a target's credit counts now."""
         return True
 
+    def figures(self) -> dict[str, Any]:
+        """What a heartbeat says of it beyond what every node has."""
+        return {}
+
     # -- messages --------------------------------------------------------------------------------
 
     def next_messages(self) -> list[tuple[int, Message]]:

@@ -12,6 +12,13 @@ from penstock.errors import SettingsError
 __all__ = ["RunSettings"]
 
 
+_CHOICES = {
+    "progress": ("marks", "tracked"),
+    "recovery": ("causal", "none", "purge"),
+    "logs": ("references", "copies"),
+}
+
+
 @dataclass(frozen=True)
 class RunSettings:
     """How a flow runs; see :func:`penstock.engine.spark.start.start` for what each means."""
@@ -30,6 +37,10 @@ class RunSettings:
     linger: Duration = "5 ms"
     progressInterval: Duration = "1 second"
     progress: str = "marks"
+    recovery: str = "none"
+    checkpointInterval: Duration = "1 second"
+    logs: str = "references"
+    logBytes: int = 64 << 20
     tuning: Tuning = field(default_factory=Tuning)
 
     @classmethod
@@ -49,7 +60,7 @@ class RunSettings:
                 raise SettingsError(
                     f"start: {name} must be a whole number from 1 up, got {value!r}"
                 )
-        for name in ("windowBytes", "rowsMax"):
+        for name in ("windowBytes", "rowsMax", "logBytes"):
             value = getattr(settings, name)
             if not _is_positive(value):
                 raise SettingsError(
@@ -59,10 +70,10 @@ class RunSettings:
             raise SettingsError(
                 f"start: availableNow is True or False, got {settings.availableNow!r}"
             )
-        if settings.progress not in ("marks", "tracked"):
-            raise SettingsError(
-                f"start: progress is 'marks' or 'tracked', got {settings.progress!r}"
-            )
+        for name, values in _CHOICES.items():
+            if getattr(settings, name) not in values:
+                wanted = " or ".join(map(repr, values))
+                raise SettingsError(f"start: {name} is {wanted}, got {getattr(settings, name)!r}")
         if settings.us("epochInterval") < 1000:
             raise SettingsError("start: epochInterval must be at least 1 ms")
         for name in (
@@ -72,6 +83,7 @@ class RunSettings:
             "lease",
             "linger",
             "progressInterval",
+            "checkpointInterval",
         ):
             settings.us(name)
         return settings

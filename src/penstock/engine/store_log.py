@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.core.progress.marks import EPOCH_END
 from penstock.errors import SettingsError
 
 __all__ = ["BoundaryLog", "CommitLog", "Resume", "StoreLog", "sync_directory", "write_durably"]
@@ -36,8 +37,10 @@ class StoreLog:
     >>> log.close()
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, sync: bool = True) -> None:
         self.path = path
+        self.sync = sync
+        """Whether records must outlive the machine, not only the process."""
         self._descriptor: int | None = None
         self.size_bytes = 0
 
@@ -57,7 +60,8 @@ class StoreLog:
             written = os.write(descriptor, line)
             while written < len(line):
                 written += os.write(descriptor, line[written:])
-            os.fdatasync(descriptor)
+            if self.sync:
+                os.fdatasync(descriptor)
         except OSError:
             self.close()  # the next append opens again, and cuts off what was half written
             raise
@@ -110,12 +114,21 @@ class Resume:
 class BoundaryLog(StoreLog):
     """The epochs' ends of one shard of a source.
 
-    A record has ``epoch`` and ``position``, and where it applies ``journal`` and ``watermark_us``.
+    A record has ``epoch`` and ``position``, and where it applies ``journal``, ``watermark_us`` and
+    what a restart of the shard needs (``offset``, ``state``).  One without a position has a journal
+    entry that could not wait for the end of its epoch.
     The first record of a compacted log stands for all that it replaced, with their ``journals``.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], source_name: str, shard: int) -> None:
-        super().__init__(Path(directory) / "sources" / source_name / f"shard-{shard:05d}.log")
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        source_name: str,
+        shard: int,
+        sync: bool = True,
+    ) -> None:
+        path = Path(directory) / "sources" / source_name / f"shard-{shard:05d}.log"
+        super().__init__(path, sync)
 
     def resume(self, after_epoch: int | None) -> Resume:
         """Where to go on when every epoch up to ``after_epoch`` is published (None: none is)."""
@@ -123,7 +136,7 @@ class BoundaryLog(StoreLog):
         return Resume(
             position=done["position"] if done else None,
             journal=tuple(journal),
-            replay=tuple(replay),
+            replay=tuple(r for r in replay if "position" in r and r["epoch"] < EPOCH_END),
             watermark_us=done.get("watermark_us") if done else None,
         )
 
@@ -147,18 +160,17 @@ class BoundaryLog(StoreLog):
     def _split(self, after_epoch: int | None) -> tuple[Record | None, list[Record], list[Any]]:
         records = self.read()
         done = [record for record in records if _is_done(record, after_epoch)]
-        return done[-1] if done else None, records[len(done) :], _journal(records)
+        ends = [record for record in done if "position" in record]
+        return ends[-1] if ends else None, records[len(done) :], _journal(records)
 
 
 def _compacted(records: Sequence[Record], after_epoch: int | None) -> list[Record]:
     past = [record for record in records if _is_done(record, after_epoch)]
-    if len(past) < 2:
+    ends = [record for record in past if "position" in record]
+    if len(past) < 2 or not ends:
         return list(records)
-    last = past[-1]
-    base = {"epoch": last["epoch"], "position": last["position"], "journals": _journal(past)}
-    if last.get("watermark_us") is not None:
-        base["watermark_us"] = last["watermark_us"]
-    return [base, *records[len(past) :]]
+    base = {key: value for key, value in ends[-1].items() if key not in ("journal", "journals")}
+    return [{**base, "journals": _journal(past)}, *records[len(past) :]]
 
 
 class CommitLog(StoreLog):

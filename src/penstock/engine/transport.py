@@ -101,6 +101,7 @@ class Transport:
         self.on_failure = on_failure
         self._outgoing: dict[int, _Outgoing] = {}
         self._incoming: dict[int, _Incoming] = {}
+        self._forgotten: set[int] = set()
         self._lock = threading.Lock()
         self._server = _Server(self, f"grpc://{_bracketed(bind)}:0")
         self.address = f"grpc://{_bracketed(bind)}:{self._server.port}"
@@ -114,13 +115,29 @@ class Transport:
         """Open the channel to a peer; connecting and reconnecting happen in the background."""
         with self._lock:
             before = self._outgoing.get(peer)
-            if before is not None and before.address == address:
+            if peer in self._forgotten or (before is not None and before.address == address):
                 return
             channel = _Outgoing(self, peer, address)
             self._outgoing[peer] = channel
         if before is not None:
             before.stop()
         channel.start()
+
+    def forget(self, peer: int) -> None:
+        """A peer is gone for good: send it nothing more, and hear nothing from it."""
+        with self._lock:
+            channel = self._outgoing.pop(peer, None)
+            self._forgotten.add(peer)
+            end = self._incoming.get(peer)
+        if channel is not None:
+            channel.stop()
+            channel.sever()
+        if end is not None:
+            end.close()
+
+    def forgot(self, peer: int) -> bool:
+        """Whether a peer is gone for good."""
+        return peer in self._forgotten
 
     def incoming(self, peer: int) -> _Incoming:
         """The receiving end of a peer's channel, which outlives its connections."""
@@ -138,17 +155,26 @@ class Transport:
 
     def send(self, peer: int, message: Message) -> None:
         """Send a message of a node."""
-        self._outgoing[peer].push(message, message.target, message.size + 64)
+        channel = self._outgoing.get(peer)
+        if channel is None:
+            if peer in self._forgotten:
+                return
+            raise InvariantError(f"there is no channel to host {peer}")
+        channel.push(message, message.target, message.size + 64)
 
     def control(self, peer: int, body: dict[str, Any]) -> None:
         """Send a message of the controller, or to it; credit does not count for these."""
-        self._outgoing[peer].push(pack_control(body), -1, 0)
+        self.control_all([peer], body)
 
     def control_all(self, peers: Iterable[int], body: dict[str, Any]) -> None:
         """The same for several peers, packed once."""
         packed = pack_control(body)
         for peer in peers:
-            self._outgoing[peer].push(packed, -1, 0)
+            channel = self._outgoing.get(peer)
+            if channel is not None:
+                channel.push(packed, -1, 0)
+            elif peer not in self._forgotten:
+                raise InvariantError(f"there is no channel to host {peer}")
 
     def open(self, peer: int, node: int) -> bool:
         """Whether there is credit to send to a node on a peer."""
@@ -489,6 +515,8 @@ class _Server(flight.FlightServerBase):
                 "this call does not carry the flow's secret: it is refused"
             )
         peer = int(greeting["host"])
+        if self._transport.forgot(peer):
+            raise flight.FlightUnauthorizedError(f"host {peer} was replaced by another process")
         try:
             session = str(greeting.get("session", ""))
             self._transport.incoming(peer).serve(session, reader, writer)

@@ -75,6 +75,9 @@ def run_local(flow: Flow, hosts: int = 2, *, timeout: float = 60.0, **options: A
 class _LocalHost(_HostProcess):
     """A host that must leave the process as it found it."""
 
+    died = False
+    """Whether it was killed: it says nothing more."""
+
     def run(self) -> None:
         transport = self.host.transport
         transport.connect(DRIVER, self.task.driver)
@@ -83,14 +86,24 @@ class _LocalHost(_HostProcess):
         beat.start()
         try:
             self.host.run()
-            transport.drain(GRACE_S, DRIVER)
+            if not self.died:
+                transport.drain(GRACE_S, DRIVER)
         finally:
+            self._close()
             transport.close()
             beat.join()
 
     def _keep_lease(self) -> None:
         while not self.host.ended.wait(BEAT_S):
             self._tell({"kind": "beat", "figures": self._figures()})
+
+    def _control_arrived(self, peer: int, body: dict[str, Any]) -> None:
+        if body["kind"] == "kill":
+            self.died = True
+            self.host.end()
+            self.host.transport.close()
+        else:
+            super()._control_arrived(peer, body)
 
     def _end_soon(self) -> None:
         """A thread cannot be killed: the controller leaves it behind."""
@@ -100,11 +113,12 @@ class _LocalJob:
     """A host in a thread."""
 
     def __init__(self, task: HostTask, on_end: Callable[[int, PenstockError | None], None]) -> None:
-        self.host = task.host
+        self.host = task.slot
+        self.ended = threading.Event()
         self._on_end = on_end
         self._task = task
         self.thread = threading.Thread(
-            target=self._run, name=f"penstock-host-{task.host}", daemon=True
+            target=self._run, name=f"penstock-host-{task.slot}", daemon=True
         )
 
     def start(self) -> None:
@@ -114,9 +128,13 @@ class _LocalJob:
     def _run(self) -> None:
         error = None
         try:
-            _LocalHost(self._task).run()
+            host = _LocalHost(self._task, self._task.slot)
+            host.run()
+            if host.died:
+                error = HostLostError(f"host {self.host} was lost: killed", host=self.host)
         except Exception as raised:
             error = HostLostError(f"host {self.host} was lost: {raised!r}", host=self.host)
+        self.ended.set()
         self._on_end(self.host, error)
 
 
@@ -130,6 +148,12 @@ class _LocalController(Controller):
         """Everything that runs for this flow and should end with it."""
         jobs = [job.thread for job in self._jobs.values() if isinstance(job, _LocalJob)]
         return [*jobs, self._host_thread, self._thread]
+
+    def _one_machine(self) -> bool:
+        return True
+
+    def _retries(self) -> bool:
+        return False
 
     def _cancel(self) -> None:
         if not self._cancelled:

@@ -192,6 +192,11 @@ class ControllerMachine:
             effects.append(Ended(self.failure))
         return effects
 
+    def replaced(self, host: int, other: int) -> None:
+        """Another host takes the place of one that was lost."""
+        self._hosts.discard(host)
+        self._hosts.add(other)
+
     def time_passed(self, now_ms: int) -> list[ControllerEffect]:
         """Called now and then: draining has a limit."""
         if (

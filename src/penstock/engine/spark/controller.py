@@ -9,16 +9,22 @@ from __future__ import annotations
 
 import logging
 import queue
+import re
 import secrets
+import socket
 import sys
+import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
+from penstock.causal_graph import causal_graph
 from penstock.connectors.driver import DriverSink
 from penstock.connectors.memory import MemorySource
 from penstock.core.machine.controller import (
@@ -39,21 +45,27 @@ from penstock.engine.progress_hub import ProgressHub
 from penstock.engine.settings import RunSettings
 from penstock.engine.spark.host_task import (
     DRIVER,
+    SLOTS,
     HostTask,
     build_nodes,
+    forget,
     node_figures,
+    stop_sources,
     take_frontier,
 )
 from penstock.engine.spark.launch import HostJob, Job
 from penstock.engine.store import FlowStore
 from penstock.engine.transport import Transport
-from penstock.errors import HostLostError, PenstockError, TransientError
+from penstock.errors import HostLostError, InvariantError, PenstockError, TransientError
 from penstock.operators.base import SourceOperator
 from penstock.physical import PhysicalPlan
 from penstock.tracking import tracking_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from penstock.engine.causal_agent import CausalAgent
+    from penstock.engine.spark.recovery import Recovery
 
 __all__ = ["Controller", "HostInfo"]
 
@@ -67,8 +79,9 @@ END_S = 0.7
 class HostInfo:
     """What the controller knows of a host."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, slot: int) -> None:
         self.number = number
+        self.slot = slot
         self.address = ""
         self.pid: int | None = None
         self.heard_s = time.monotonic()
@@ -94,7 +107,7 @@ class Controller:
         self.plan = plan
         self.settings = settings
         self.store = store
-        self.hosts = {number: HostInfo(number) for number in range(1, hosts + 1)}
+        self.hosts = {number: HostInfo(number, number) for number in range(1, hosts + 1)}
         self.placement = plan.place(list(self.hosts), DRIVER)
         self.resume = resume
         self.base = base
@@ -112,6 +125,12 @@ class Controller:
         self._on_ended = on_ended
         self._events: queue.SimpleQueue[Callable[[], list[ControllerEffect]]] = queue.SimpleQueue()
         self._jobs: dict[int, Job] = {}
+        self._slots = hosts
+        self._assigned: set[int] = set()
+        self._agent: CausalAgent | None = None
+        self._shipped = without_driver_operators(plan)
+        self._stopping = False
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._end_by_s: float | None = None
         self._cancelled = False
         self._over = threading.Event()
@@ -123,6 +142,7 @@ class Controller:
             drain_ms=settings.us("drainTimeout") // 1000,
             completed=resume,
         )
+        self.recovery = self._make_recovery()
         bind, public = driver_address
         self.host = Host(
             DRIVER,
@@ -148,29 +168,68 @@ class Controller:
             target=self.host.run, name="penstock-driver-host", daemon=True
         )
 
+    def _make_recovery(self) -> Recovery | None:
+        """Recovery, where the flow has it: it needs a place to keep things that hosts can reach."""
+        settings = self.settings
+        if settings.recovery == "none" or settings.progress == "tracked":
+            return None
+        if self.tracking is not None:
+            return None
+        if self.store is not None:
+            directory = self.store.path
+        elif not self._one_machine():
+            log.warning(
+                "without checkpointLocation this flow cannot recover from a lost host: give a "
+                "directory that the executors share"
+            )
+            return None
+        else:
+            self._temporary = tempfile.TemporaryDirectory(prefix="penstock-")
+            directory = Path(self._temporary.name)
+        from penstock.engine.spark.recovery import Recovery
+
+        return Recovery(
+            self.plan,
+            causal_graph(self.plan),
+            directory,
+            self.store is not None,
+            self.placement,
+            self._to_host,
+            self._address_of,
+            lambda sink: self.machine.committed[sink],
+            purges=settings.recovery == "purge",
+        )
+
+    def _one_machine(self) -> bool:
+        """Whether all hosts share this machine's files."""
+        return bool(self._spark.sparkContext.master.startswith("local"))
+
     # -- called by the handle --------------------------------------------------------------------
 
     def start(self) -> None:
         """Launch the hosts and begin."""
         self._switch_interval_s = sys.getswitchinterval()
         sys.setswitchinterval(min(self._switch_interval_s, self.settings.tuning.switch_interval_s))
-        shipped = without_driver_operators(self.plan)
         self._host_thread.start()
         self._post(lambda: self.machine.registered(DRIVER, self.address))
         for number in self.hosts:
-            task = HostTask(
-                number,
-                shipped,
-                self.address,
-                self.tracking,
-                self._secret,
-                self.settings.s("lease"),
-                self.settings.windowBytes,
-                self.settings.tuning,
-            )
-            self._jobs[number] = self._job(task)
-            self._jobs[number].start()
+            self._launch(number)
         self._thread.start()
+
+    def _launch(self, slot: int) -> None:
+        """Have Spark run a host."""
+        task = HostTask(
+            slot,
+            self._shipped,
+            self.address,
+            self.tracking,
+            self._secret,
+            self.settings.s("lease"),
+            self.settings.windowBytes,
+            self.settings.tuning,
+        )
+        self._jobs[slot] = self._job(task)
+        self._jobs[slot].start()
 
     def _job(self, task: HostTask) -> Job:
         """What will run a host."""
@@ -187,6 +246,10 @@ class Controller:
         peers = [DRIVER, *(number for number in self.hosts if number != host)]
         self.host.transport.control(host, {"kind": "sever", "peers": peers})
         self.host.transport.sever(host)
+
+    def kill(self, host: int) -> None:
+        """Let a host's process kill itself, for drills."""
+        self.host.transport.control(host, {"kind": "kill"})
 
     def figures(self) -> dict[int, dict[str, Any]]:
         """The latest figures of every node."""
@@ -210,22 +273,19 @@ class Controller:
         self._post(lambda: self._control(peer, body))
 
     def _control(self, peer: int, body: dict[str, Any]) -> list[ControllerEffect]:
-        info = self.hosts[peer]
-        info.heard_s = time.monotonic()
         kind = body["kind"]
+        if kind == "registered":
+            return self._registered(peer, body)
+        info = self.hosts.get(peer)
+        if info is None:
+            return []  # it was given up
+        info.heard_s = time.monotonic()
         if "figures" in body:
             info.figures = body["figures"]
-        if kind == "registered":
-            if info.pid is not None and body["pid"] != info.pid:
-                replaced = HostLostError(
-                    f"host {peer} was lost: Spark has started its task again", host=peer
-                )
-                return self.machine.failed(self._with_nodes(peer, replaced).to_dict())
-            info.address, info.pid = body["address"], body["pid"]
-            self.host.transport.connect(peer, info.address)
-            return self.machine.registered(peer, info.address)
+        if self.recovery is not None and self._recovery_told(body):
+            return []
         if kind == "ready":
-            return self.machine.ready(peer)
+            return self._ready(peer)
         if kind == "sink":
             return self._sink(body["sink"], body["node"], body["epoch"], body["cut_us"])
         if kind == "finished":
@@ -254,9 +314,115 @@ class Controller:
             self.sink_latency_us[sink] = now_us() - cut_us
         return self.machine.sink_completed(sink, node, epoch)
 
-    def _job_ended(self, host: int, error: PenstockError | None) -> None:
-        failure = None if error is None else self._with_nodes(host, error).to_dict()
-        self._post(lambda: self.machine.host_ended(host, failure))
+    def _registered(self, peer: int, body: dict[str, Any]) -> list[ControllerEffect]:
+        """A host's process is up: one that was launched, or Spark's next attempt at one."""
+        info = self.hosts.get(peer)
+        if info is None:
+            slot = peer % SLOTS
+            before = next((h for h in self.hosts.values() if h.slot == slot), None)
+            lost = HostLostError(f"host {peer} was lost: Spark has started its task again")
+            if before is None or not self._recovers():
+                return self.machine.failed(
+                    (lost if before is None else self._with_nodes(before.number, lost)).to_dict()
+                )
+            self._lose(before.number, "Spark has started its task again", peer)
+            info = self.hosts[peer]
+        info.address, info.pid = body["address"], body["pid"]
+        info.heard_s = time.monotonic()
+        self.host.transport.connect(peer, info.address)
+        if self.machine.phase is Phase.LAUNCHING:
+            return self.machine.registered(peer, info.address)
+        if self.machine.phase in (Phase.ENDING, Phase.ENDED):
+            self._to_host(peer, {"kind": "end"})
+        else:
+            self._to_host(peer, self._assignment())
+        return []
+
+    def _ready(self, peer: int) -> list[ControllerEffect]:
+        """A host has its assignment; nodes follow if there is recovery."""
+        recovery = self.recovery
+        if recovery is None:
+            return self.machine.ready(peer)
+        self._assigned.add(peer)
+        if self.machine.phase is not Phase.PREPARING:
+            self._to_host(peer, {"kind": "go"})
+            recovery.host_ready(peer)
+        elif self._assigned >= {DRIVER, *self.hosts}:
+            recovery.begin()
+        return []
+
+    def _recovery_told(self, body: dict[str, Any]) -> bool:
+        """A host's word on a recovery; when all edges are open for the first time, go."""
+        recovery = self.recovery
+        if recovery is None or not recovery.told(body):
+            return False
+        if self.machine.phase is Phase.PREPARING and recovery.open:
+            for host in (DRIVER, *self.hosts):
+                for effect in self.machine.ready(host):
+                    self._effect(effect)
+        return True
+
+    def _job_ended(self, slot: int, error: PenstockError | None) -> None:
+        self._post(lambda: self._slot_ended(slot, error))
+
+    def _slot_ended(self, slot: int, error: PenstockError | None) -> list[ControllerEffect]:
+        """Spark's word: a host's job is over, and there will be no other attempt."""
+        info = next((h for h in self.hosts.values() if h.slot == slot), None)
+        if info is None:
+            return self.machine.host_ended(slot, None)
+        if error is not None and self._recovers() and isinstance(error, HostLostError):
+            self._lose(info.number, error.message)
+            return []
+        failure = None if error is None else self._with_nodes(info.number, error).to_dict()
+        return self.machine.host_ended(slot, failure)
+
+    # -- lost hosts ------------------------------------------------------------------------------
+
+    def _recovers(self) -> bool:
+        """Whether the flow survives the loss of a host now."""
+        return self.recovery is not None and self.machine.phase in (Phase.RUNNING, Phase.DRAINING)
+
+    def _lose(self, number: int, reason: str, replacement: int | None = None) -> None:
+        """A host is gone, or taken for gone: fence it, and let others have its nodes."""
+        info = self.hosts.pop(number, None)
+        if info is None or self.recovery is None:
+            return
+        if replacement is None:
+            job = self._jobs.get(info.slot)
+            if self._retries() and job is not None and not job.ended.is_set():
+                replacement = number + SLOTS  # Spark's next attempt
+            else:
+                self._slots += 1
+                replacement = self._slots
+        slot = replacement % SLOTS
+        self.hosts[replacement] = HostInfo(replacement, slot)
+        if slot != info.slot:
+            self.machine.replaced(info.slot, slot)
+            self._launch(slot)
+        self.host.transport.forget(number)
+        self.recovery.host_lost(number, replacement, reason)
+
+    def _retries(self) -> bool:
+        """Whether Spark starts a lost task again by itself."""
+        context = self._spark.sparkContext
+        if context.master.startswith("local"):
+            return bool(re.match(r"local\[.*,\s*([2-9]|\d\d+)\]", context.master))
+        return int(context.getConf().get("spark.task.maxFailures", "4")) > 1
+
+    def _probe(self, number: int, address: str) -> None:
+        """A connection broke: if nobody listens at the host's address, the process is gone."""
+        parts = urlsplit(address)
+        try:
+            socket.create_connection((parts.hostname, parts.port), timeout=0.5).close()
+        except ConnectionRefusedError:
+            self._post(lambda: self._gone(number))
+        except OSError:
+            return
+
+    def _gone(self, number: int) -> list[ControllerEffect]:
+        if number in self.hosts and self._recovers():
+            self._lose(number, "its process ended")
+        return []
 
     def _with_nodes(self, host: int, error: PenstockError) -> PenstockError:
         nodes = [self.plan.node_name(n) for n, at in self.placement.items() if at == host]
@@ -275,6 +441,9 @@ class Controller:
 
     def _on_broken(self, peer: int, why: str) -> None:
         log.info("channel with host %d broke: %s", peer, why)
+        info = self.hosts.get(peer)
+        if info is not None and info.address and self._recovers():
+            threading.Thread(target=self._probe, args=(peer, info.address), daemon=True).start()
 
     # -- the thread ------------------------------------------------------------------------------
 
@@ -291,8 +460,10 @@ class Controller:
             if now >= ping_at:
                 ping_at = now + PING_S
                 committed = min(self.machine.committed.values(), default=self.resume)
-                self._tell_all({"kind": "ping", "committed": committed})
-                self.host.call(partial(self.host.committed, committed))
+                low = -1 if self.recovery is None else self.recovery.low_epoch()
+                ping = {"kind": "ping", "committed": committed, "low": low}
+                self._tell_all(ping)
+                self.host.call(partial(forget, self.host, self._agent, ping))
                 self._look_after(now)
             if now >= progress_at:
                 progress_at = now + self.settings.s("progressInterval")
@@ -319,8 +490,9 @@ class Controller:
             self._tell_all({"kind": "go"})
             self.host.call(self.host.start_sources)
         elif isinstance(effect, StopSources):
+            self._stopping = True
             self._tell_all({"kind": "stop_sources"})
-            self.host.call(self.host.stop_sources)
+            self.host.call(lambda: stop_sources(self.host, self._agent))
         elif isinstance(effect, Commit):
             if self.store is not None:
                 self.store.commits(effect.sink).commit(effect.epoch)
@@ -339,12 +511,22 @@ class Controller:
 
     def _assign(self, effect: Assign) -> None:
         self.started_us = now_us()
-        self.clock = clock = EpochClock.starting(
+        self.clock = EpochClock.starting(
             self.base, self.started_us, self.settings.us("epochInterval")
         )
-        body = {
+        body = self._assignment()
+        self._tell_all(body)
+        self.host.call(lambda: self._build_here(body))
+
+    def _assignment(self) -> dict[str, Any]:
+        """What a host must know of the run."""
+        clock, recovery = self.clock, self.recovery
+        if clock is None:
+            raise InvariantError("nothing is assigned before the epochs have begun")
+        body: dict[str, Any] = {
             "kind": "assign",
-            "addresses": dict(effect.addresses),
+            "addresses": {DRIVER: self.address}
+            | {info.number: info.address for info in self.hosts.values() if info.address},
             "placement": self.placement,
             "base": clock.base,
             "origin_us": clock.origin_us,
@@ -356,9 +538,23 @@ class Controller:
             "rows_max": self.settings.rowsMax,
             "linger_us": self.settings.us("linger"),
             "welcome": None if self.hub is None else self.hub.welcome,
+            "recovery": recovery is not None,
         }
-        self._tell_all(body)
-        self.host.call(lambda: self._build_here(body))
+        if recovery is not None:
+            graph, settings = recovery.graph, self.settings
+            body |= {
+                "store": str(recovery.directory),
+                "sync": recovery.sync,
+                "kinds": {node: kind.value for node, kind in graph.kinds.items()},
+                "determined": sorted(graph.determined),
+                "checkpoint_s": None
+                if settings.recovery == "purge"
+                else settings.s("checkpointInterval"),
+                "copies": settings.logs == "copies",
+                "log_bytes": settings.logBytes,
+                "stopping": self._stopping,
+            }
+        return body
 
     def _build_here(self, body: dict[str, Any]) -> None:
         hub = self.hub
@@ -366,12 +562,42 @@ class Controller:
             self.host.on_progress = lambda flush, gates: hub.receive(
                 DRIVER, flush.sequence, flush.deltas, gates
             )
-        build_nodes(self.host, self.plan, self.tracking, body)
-        for operator in self._driver_sinks().values():
-            operator.resume(self.resume + 1)
+        if self.recovery is not None:
+            from penstock.engine.causal_agent import CausalAgent
+
+            self._agent = CausalAgent(self.host, self.plan, body, self._told_here)
+            self._post(lambda: self._ready(DRIVER))
+        else:
+            build_nodes(self.host, self.plan, self.tracking, body)
+            for operator in self._driver_sinks().values():
+                operator.resume(self.resume + 1)
+            self._post(lambda: self.machine.ready(DRIVER))
         for source in self.memory_sources():
             source.on_push = self.host.wake
-        self._post(lambda: self.machine.ready(DRIVER))
+
+    def _told_here(self, body: dict[str, Any]) -> None:
+        """The driver's own agent speaks."""
+
+        def event() -> list[ControllerEffect]:
+            self._recovery_told(body)
+            return []
+
+        self._post(event)
+
+    def _to_host(self, host: int, body: dict[str, Any]) -> None:
+        """Send a message to a host's agent; the driver has one, too."""
+        if host != DRIVER:
+            self.host.transport.control(host, body)
+        elif self._agent is not None:
+            agent = self._agent
+            self.host.call(lambda: agent.take(body))
+
+    def _address_of(self, host: int) -> str | None:
+        """Where a host can be reached, once it has its assignment."""
+        if host == DRIVER:
+            return self.address
+        info = self.hosts.get(host)
+        return info.address if info is not None and host in self._assigned else None
 
     def _look_after(self, now: float) -> None:
         """Deadlines: starting, silent hosts, draining, ending."""
@@ -393,12 +619,16 @@ class Controller:
             )
         elif phase in (Phase.RUNNING, Phase.DRAINING):
             limit = self.settings.s("hostTimeout")
-            for info in self.hosts.values():
+            for info in list(self.hosts.values()):
                 if now - info.heard_s > limit:
                     silent = HostLostError(
                         f"host {info.number} was lost: not heard for {now - info.heard_s:.0f} s",
                         host=info.number,
                     )
+                    if info.address and self._recovers():
+                        self._to_host(info.number, {"kind": "end"})
+                        self._lose(info.number, silent.message)
+                        continue
                     self._fail(self._with_nodes(info.number, silent))
         elif phase is Phase.ENDING and self._end_by_s is not None and now > self._end_by_s:
             self._cancel()
@@ -423,6 +653,10 @@ class Controller:
     def _finish(self, effect: Ended) -> None:
         sys.setswitchinterval(self._switch_interval_s)
         self.host.transport.close()
+        if self._agent is not None:
+            self._agent.close()
+        if self._temporary is not None:
+            self._temporary.cleanup()
         error = None
         if effect.failure is not None:
             error = PenstockError.from_dict(dict(effect.failure))

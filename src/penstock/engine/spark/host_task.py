@@ -16,19 +16,19 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+from pyspark import TaskContext
 
-from penstock.connectors.base import Reader, Source, SourceContext
+from penstock.connectors.base import SourceContext
 from penstock.core.progress.deltas import decode_changes
 from penstock.core.progress.exchange import Broadcast, LocalProgress
-from penstock.engine.build import add_node
+from penstock.engine.build import add_node, opened
 from penstock.engine.clock import EpochClock
 from penstock.engine.host import Host
 from penstock.engine.node import NodeRunner
@@ -36,17 +36,31 @@ from penstock.engine.source import SourceDriver, SourceRecord
 from penstock.engine.store import BoundaryLog, Resume
 from penstock.engine.transport import Transport
 from penstock.engine.tuning import Tuning
-from penstock.errors import PenstockError, SourceError
+from penstock.errors import PenstockError
 from penstock.operators.base import SourceOperator
 from penstock.physical import PhysicalPlan
 from penstock.tracking import TrackingPlan
 
-__all__ = ["DRIVER", "HostTask", "build_nodes", "node_figures", "take_frontier"]
+if TYPE_CHECKING:
+    from penstock.engine.causal_agent import CausalAgent
+
+__all__ = [
+    "DRIVER",
+    "HostTask",
+    "build_nodes",
+    "forget",
+    "host_number",
+    "node_figures",
+    "stop_sources",
+    "take_frontier",
+]
 
 log = logging.getLogger(__name__)
 
 DRIVER = 0
 """The driver's number among the hosts."""
+SLOTS = 10_000
+"""The attempts of a task have numbers that are so far apart."""
 BEAT_S = 0.2
 FROZEN_S = 1.0
 """A gap this long between two beats means that this process did not run."""
@@ -58,7 +72,7 @@ GRACE_S = 0.5
 class HostTask:
     """Everything a host needs to come up; travels through Spark with the code."""
 
-    host: int
+    slot: int
     plan: PhysicalPlan
     driver: str
     tracking: TrackingPlan | None
@@ -69,19 +83,20 @@ class HostTask:
 
     def __call__(self, _partition: Iterator[Any]) -> Iterator[int]:
         """The body of the task."""
-        _HostProcess(self).run()
-        yield self.host
+        _HostProcess(self, host_number(self.slot, _attempt())).run()
+        yield self.slot
         leave_worker()
 
 
 class _HostProcess:
     """A host in this process."""
 
-    def __init__(self, task: HostTask) -> None:
+    def __init__(self, task: HostTask, number: int) -> None:
         self.task = task
         self.heard = time.monotonic()
+        self._agent: CausalAgent | None = None
         self.host = Host(
-            task.host,
+            number,
             self._transport,
             self._on_failure,
             self._on_sink,
@@ -90,7 +105,7 @@ class _HostProcess:
 
     def _transport(self, host: Host) -> Transport:
         return Transport(
-            self.task.host,
+            host.number,
             local_address(self.task.driver),
             self.task.secret,
             host.arrived,
@@ -112,7 +127,12 @@ class _HostProcess:
             self.host.run()
             transport.drain(GRACE_S, DRIVER)  # other hosts may be gone already
         finally:
+            self._close()
             transport.close()
+
+    def _close(self) -> None:
+        if self._agent is not None:
+            self._agent.close()
 
     def _tell(self, body: dict[str, Any]) -> None:
         self.host.transport.control(DRIVER, body)
@@ -127,9 +147,13 @@ class _HostProcess:
         elif kind == "go":
             self.host.call(self.host.start_sources)
         elif kind == "stop_sources":
-            self.host.call(self.host.stop_sources)
+            self.host.call(lambda: stop_sources(self.host, self._agent))
         elif kind == "ping":
-            self.host.call(lambda: self.host.committed(body["committed"]))
+            self.host.call(lambda: forget(self.host, self._agent, body))
+        elif kind in ("fence", "start", "open"):
+            self.host.call(lambda: self._recover(body))
+        elif kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
         elif kind == "frontier":
             self.host.call(lambda: take_frontier(self.host, self.task.tracking, body))
         elif kind == "sever":
@@ -144,7 +168,17 @@ class _HostProcess:
         if not self.host.ended.wait(GRACE_S):
             os._exit(1)
 
+    def _recover(self, body: dict[str, Any]) -> None:
+        if self._agent is not None:
+            self._agent.take(body)
+
     def _assign(self, body: dict[str, Any]) -> None:
+        if body["recovery"]:
+            from penstock.engine.causal_agent import CausalAgent
+
+            self._agent = CausalAgent(self.host, self.task.plan, body, self._tell)
+            self._tell({"kind": "ready"})
+            return
         for peer, address in body["addresses"].items():
             if peer != self.host.number:
                 self.host.transport.connect(peer, address)
@@ -187,6 +221,31 @@ class _HostProcess:
             if now - self.heard > self.task.lease_s:
                 os._exit(1)
             self._tell({"kind": "beat", "figures": self._figures()})
+
+
+def host_number(slot: int, attempt: int) -> int:
+    """Every process has a number of its own, also when Spark starts a task again."""
+    return slot + attempt * SLOTS
+
+
+def _attempt() -> int:
+    context = TaskContext.get()
+    return 0 if context is None else context.attemptNumber()
+
+
+def stop_sources(host: Host, agent: CausalAgent | None) -> None:
+    """End the streams of the sources here, and of those that are started here later."""
+    if agent is not None:
+        agent.stop_sources()
+    host.stop_sources()
+
+
+def forget(host: Host, agent: CausalAgent | None, body: dict[str, Any]) -> None:
+    """Forget what nobody will ask for again."""
+    if agent is not None:
+        agent.truncate(body["low"])
+    else:
+        host.committed(body["committed"])
 
 
 def take_frontier(host: Host, tracking: TrackingPlan | None, body: dict[str, Any]) -> None:
@@ -260,27 +319,10 @@ def _source_factory(plan: PhysicalPlan, node: int, clock: EpochClock, body: dict
     return make
 
 
-def opened(source: Source, context: SourceContext, stage: str, node: str) -> Reader:
-    """A source's reader; an error names the source and the node."""
-    try:
-        return source.open(context)
-    except PenstockError as error:
-        error.parameters.setdefault("stage", stage)
-        error.parameters.setdefault("node", node)
-        raise
-    except Exception as error:
-        raise SourceError(
-            f"source {stage!r}, node {node}: {type(error).__name__}: {error}",
-            stage=stage,
-            node=node,
-            traceback=traceback.format_exc(),
-        ) from error
-
-
 def node_figures(runner: NodeRunner) -> dict[str, Any]:
     """What a heartbeat says of a node."""
     source = runner.source
-    return {
+    figures = {
         "rows_in": runner.rows_in if source is None else source.rows,
         "rows_out": runner.chain.rows_out,
         "batches_in": runner.batches_in if source is None else source.batches,
@@ -293,6 +335,7 @@ def node_figures(runner: NodeRunner) -> dict[str, Any]:
         "counters_of_loops": list(runner.chain.now.counters),
         "counters": _counters(runner),
     }
+    return figures | runner.figures()
 
 
 def _counters(runner: NodeRunner) -> dict[str, int]:

@@ -136,6 +136,8 @@ def _awaited_slots(context: SparkContext, wanted: int | None) -> tuple[int, int]
 class Job(Protocol):
     """What runs a host somewhere, and says when it has ended."""
 
+    ended: threading.Event
+
     def start(self) -> None:
         """Let the host run; returns at once."""
 
@@ -150,7 +152,7 @@ class HostJob:
         tag: str,
         on_end: Callable[[int, PenstockError | None], None],
     ) -> None:
-        self.host = task.host
+        self.host = task.slot
         self.ended = threading.Event()
         self._context = spark.sparkContext
         self._task = task

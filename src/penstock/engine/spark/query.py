@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 import uuid
@@ -15,8 +16,9 @@ from penstock.core.machine.controller import Phase
 from penstock.engine.clock import now_us
 from penstock.engine.settings import RunSettings
 from penstock.engine.spark.controller import Controller
+from penstock.engine.spark.host_task import DRIVER
 from penstock.engine.store import FlowStore
-from penstock.errors import PenstockError, TransientError
+from penstock.errors import PenstockError, SettingsError, TransientError
 from penstock.flow import Flow
 from penstock.physical import PhysicalPlan
 from penstock.progress import FlowProgress, progress_of
@@ -204,6 +206,47 @@ class FlowQuery:
             }
             for info in controller.hosts.values()
         ]
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Each node with its host, process, incarnation, and what it would lose (its kind)."""
+        controller = self._controller
+        recovery = controller.recovery
+        found = []
+        for chain in controller.plan.chains:
+            for node in chain.nodes:
+                host = controller.placement[node]
+                info = controller.hosts.get(host)
+                found.append(
+                    {
+                        "node": node,
+                        "name": chain.node_name(node),
+                        "stage": chain.name,
+                        "host": host,
+                        "pid": os.getpid() if host == DRIVER else info and info.pid,
+                        "incarnation": 0 if recovery is None else recovery.incarnations()[node],
+                        "kind": None if recovery is None else recovery.graph.kinds[node].value,
+                        "loop": bool(chain.loops),
+                    }
+                )
+        return found
+
+    @property
+    def recoveries(self) -> list[dict[str, Any]]:
+        """The recoveries of this run, oldest first: who was lost, who restarted, and when."""
+        recovery = self._controller.recovery
+        return [] if recovery is None else [entry.to_dict() for entry in recovery.history]
+
+    def kill(self, node: int | str) -> dict[str, Any]:
+        """Kill the process that runs a node (``kill -9``), as a drill; give what was killed."""
+        known = self.nodes()
+        found = next((one for one in known if node in (one["node"], one["name"])), None)
+        if found is None:
+            names = ", ".join(one["name"] for one in known)
+            raise SettingsError(f"kill: there is no node {node!r}; the nodes are {names}")
+        if found["host"] == DRIVER:
+            raise SettingsError(f"kill: node {found['name']} runs in the driver's own process")
+        self._controller.kill(found["host"])
+        return {key: found[key] for key in ("node", "name", "host", "pid")}
 
     def severConnections(self, host: int) -> None:
         """Break all connections of a host, as a drill; they are made again and nothing is lost."""

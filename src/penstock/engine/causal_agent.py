@@ -1,0 +1,246 @@
+"""The recovery side of a host: it starts, fences, opens and truncates nodes as it is told.
+
+The controller decides (:mod:`penstock.core.machine.recovery`), every host has one agent that does
+it.  All of it happens in the host's loop, between two steps of its nodes.
+
+    {"kind": "start", "nodes": [...], "placement": {...}}     start incarnations of nodes
+    {"kind": "fence", "round": n, "incarnations": {...}, …}   refuse the old ones, report
+    {"kind": "open", "edges": [...]}                          send again after a position, go on
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from penstock.connectors.base import SourceContext
+from penstock.core.causal.codec import position_from, start_from
+from penstock.core.causal.graph import Kind
+from penstock.core.causal.reports import Start
+from penstock.core.machine.causal import CausalMachine
+from penstock.core.machine.causal_effects import Checkpoint
+from penstock.core.machine.causal_source import CausalSource
+from penstock.engine.build import inputs_of, opened, outlets_of, wired
+from penstock.engine.causal_node import CausalRunner
+from penstock.engine.causal_source import CausalSourceDriver, resume_record
+from penstock.engine.clock import EpochClock
+from penstock.engine.durable import CheckpointWriter, NodeStore, SpillFile, load_checkpoint
+from penstock.engine.host import Host
+from penstock.engine.store import BoundaryLog
+from penstock.errors import PenstockError
+from penstock.physical import PhysicalPlan
+
+__all__ = ["CausalAgent"]
+
+log = logging.getLogger(__name__)
+
+_WITH_STATE = (Kind.STATEFUL, Kind.ORDERED)
+
+
+class CausalAgent:
+    """Does what the controller's recovery asks of one host."""
+
+    def __init__(
+        self,
+        host: Host,
+        plan: PhysicalPlan,
+        run: dict[str, Any],
+        tell: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self.host = host
+        self.plan = plan
+        self.run = run
+        self.tell = tell
+        self.writer = CheckpointWriter(self._failed)
+        self.spill = SpillFile()
+        self._clock = EpochClock(run["base"], run["origin_us"], run["interval_us"])
+        self._low = -1
+        host.placement = dict(run["placement"])
+        self._connect(run["addresses"])
+
+    def close(self) -> None:
+        """The host ends: stop writing, drop what was spilled."""
+        self.writer.close()
+        self.spill.close()
+
+    # -- Keeper ----------------------------------------------------------------------------------
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Run something in the host's loop."""
+        self.host.call(function)
+
+    def retire(self, node: int) -> None:
+        """Another incarnation has taken a node's place."""
+        self.host.remove(node)
+
+    def _failed(self, where: str, error: Exception) -> None:
+        log.warning("a checkpoint of %s could not be written: %s", where, error)
+
+    # -- what the controller asks for ------------------------------------------------------------
+
+    def take(self, body: dict[str, Any]) -> None:
+        """Do what a message of the controller's says."""
+        kind = body["kind"]
+        if kind == "fence":
+            self._fence(body)
+        elif kind == "start":
+            self.host.placement.update(body["placement"])
+            self._connect(body["addresses"])
+            for spec in body["nodes"]:
+                self._start(spec)
+        elif kind == "open":
+            self._open(body)
+
+    def truncate(self, low: int) -> None:
+        """No recovery goes back behind an epoch any more."""
+        if low > self._low:
+            self._low = low
+            for runner in self._runners():
+                runner.truncate(low)
+
+    def _runners(self) -> list[CausalRunner]:
+        return [r for r in list(self.host.nodes.values()) if isinstance(r, CausalRunner)]
+
+    def _connect(self, addresses: dict[int, str]) -> None:
+        for peer, address in addresses.items():
+            if peer != self.host.number:
+                self.host.transport.connect(peer, address)
+
+    def _fence(self, body: dict[str, Any]) -> None:
+        for peer in body["gone"]:
+            self.host.transport.forget(peer)
+        for runner in self._runners():
+            runner.perform(runner.causal.fence(body["incarnations"], body["round"]))
+
+    def _open(self, body: dict[str, Any]) -> None:
+        self.host.placement.update(body["placement"])
+        self._connect(body["addresses"])
+        for sender, target, incarnation, position in body["edges"]:
+            runner = self.host.nodes.get(sender)
+            if isinstance(runner, CausalRunner):
+                runner.perform(runner.causal.open(target, incarnation, position_from(position)))
+
+    # -- starting a node -------------------------------------------------------------------------
+
+    def _start(self, spec: dict[str, Any]) -> None:
+        node, incarnation = spec["node"], spec["incarnation"]
+        start = start_from(spec["start"])
+        if node in self.host.nodes:
+            self.host.remove(node)
+        chain = self.plan.chain_of_node(node)
+        store, checkpoint, state = None, None, None
+        if Kind(self.run["kinds"][node]) in _WITH_STATE and self.run["checkpoint_s"] is not None:
+            store = self._store(node, incarnation)
+            store.truncate_determinants(start.trim)
+            if start.checkpoint:
+                checkpoint, state = load_checkpoint(store, start.checkpoint)
+        machine = self._machine(node, incarnation, spec["incarnations"], start, checkpoint)
+        runner = wired(
+            self.plan,
+            self.host,
+            machine,
+            partial(
+                CausalRunner,
+                keeper=self,
+                store=store,
+                checkpoint_s=self.run["checkpoint_s"] or 0.0,
+                copies=self.run["copies"],
+            ),
+        )
+        runner.chain.repeatable = True
+        runner.chain.keep_pending = store is not None
+        if store is not None:
+            runner.key = max(store.keys(), default=0)
+        for sink in chain.stages:
+            if sink.operator.sink and chain.on_driver:
+                sink.operator.resume(start.completed + 1)
+        if state is not None:
+            runner.chain.restore(state, start.completed)
+        else:
+            runner.chain.open()
+        if chain.is_source:
+            runner.source = self._source(runner, start)
+        self.host.add(runner)
+        self.tell({"kind": "started", "node": node, "incarnation": incarnation})
+        runner.perform(runner.causal.begin())
+
+    def _store(self, node: int, incarnation: int) -> NodeStore:
+        chain = self.plan.chain_of_node(node)
+        return NodeStore(
+            Path(self.run["store"]),
+            chain.name,
+            node - chain.first_node,
+            incarnation,
+            self.run["sync"],
+        )
+
+    def _machine(
+        self,
+        node: int,
+        incarnation: int,
+        incarnations: dict[int, int],
+        start: Start,
+        checkpoint: Checkpoint | None,
+    ) -> CausalMachine:
+        outlets = outlets_of(self.plan, node, None)
+        budget = self.run["log_bytes"]
+        if self.plan.chain_of_node(node).is_source:
+            return CausalSource(
+                node, {}, outlets, incarnation, incarnations, start=start, budget_bytes=budget
+            )
+        return CausalMachine(
+            node,
+            inputs_of(self.plan, node),
+            outlets,
+            incarnation,
+            incarnations,
+            determined=node in self.run["determined"],
+            start=start,
+            checkpoint=checkpoint,
+            budget_bytes=budget,
+        )
+
+    def _source(self, runner: CausalRunner, start: Start) -> CausalSourceDriver:
+        chain = self.plan.chain_of_node(runner.node)
+        stage = chain.stages[0]
+        shard = runner.node - chain.first_node
+        boundaries = BoundaryLog(self.run["store"], stage.name, shard, self.run["sync"])
+        base = resume_record(boundaries.read(), start.completed)
+        context = SourceContext(
+            shard,
+            chain.shards,
+            None if base is None else base["position"],
+            boundaries.resume(None).journal,
+            self.run["available_now"],
+            self.run["started_us"],
+        )
+        operator: Any = stage.operator
+        driver = CausalSourceDriver(
+            stage.name,
+            runner.name,
+            opened(operator.source, context, stage.name, runner.name),
+            runner.chain,
+            self._clock,
+            runner.cut,
+            boundaries,
+            grid_us=self.plan.cut_grid_us,
+            rows_max=self.run["rows_max"],
+            linger_us=self.run["linger_us"],
+            node=runner,
+            start=start,
+        )
+        try:
+            driver.begin(base)
+        except PenstockError as error:
+            error.parameters.setdefault("node", runner.name)
+            raise
+        if self.run["stopping"]:
+            driver.stop()
+        return driver
+
+    def stop_sources(self) -> None:
+        """Sources that are started from now on end their streams, too."""
+        self.run = {**self.run, "stopping": True}

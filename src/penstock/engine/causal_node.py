@@ -1,0 +1,335 @@
+"""A node under causal recovery in its host: performs what the machine asks for.
+
+Effects are taken from a list of work, never recursively: a machine is not called while one of its
+calls is being answered.  What must be durable before something else happens is written here: a
+source's cut at once, determinants together for the steps of one turn of the host's loop,
+checkpoints by a thread in the background.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgpack
+import pyarrow as pa
+
+from penstock.core.causal.codec import to_plain
+from penstock.core.causal.diffs import Diff
+from penstock.core.causal.logs import Spilled
+from penstock.core.machine.causal import CausalMachine
+from penstock.core.machine.causal_effects import (
+    CausalEffect,
+    ReadAgain,
+    Recovered,
+    Restated,
+    ResumeReading,
+    Retire,
+    Spill,
+    StoreCut,
+    StoreDeterminants,
+    TakeCheckpoint,
+    TellOpened,
+    TellReport,
+)
+from penstock.core.machine.causal_source import CausalSource
+from penstock.core.machine.messages import Complete, Deliver, EndStep, Finish, Message, Send
+from penstock.core.machine.messages import Report as GateClosed
+from penstock.core.time import Time
+from penstock.engine.causal_source import CausalSourceDriver
+from penstock.engine.durable import CheckpointWriter, NodeStore, SpillFile
+from penstock.engine.node import NodeRunner
+from penstock.errors import InvariantError
+
+__all__ = ["CausalRunner", "Keeper"]
+
+DETERMINANTS_MAX = 64
+"""Steps whose determinants are made durable together, at most."""
+DIFF_SAMPLE = 64
+"""One of so many messages has the size of its diff measured."""
+CHECKPOINT_SHARE = 0.05
+"""Share of the time that checkpoints may take."""
+
+
+class Keeper(Protocol):
+    """What causal nodes of a host share."""
+
+    writer: CheckpointWriter
+    spill: SpillFile
+
+    def tell(self, body: dict[str, Any]) -> None:
+        """Tell the controller."""
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Run something in the host's loop."""
+
+    def retire(self, node: int) -> None:
+        """Another incarnation has taken a node's place."""
+
+
+@dataclass
+class CausalRunner(NodeRunner):
+    """One node that can be restarted without its neighbours' noticing."""
+
+    keeper: Keeper = field(kw_only=True)
+    store: NodeStore | None = field(kw_only=True)
+    """None: the node has no state of its own."""
+    checkpoint_s: float = field(kw_only=True)
+    copies: bool = field(kw_only=True)
+    """Whether logs hold copies instead of references; for comparison only."""
+    key: int = 0
+    """Of the newest checkpoint."""
+    checkpoint_epoch: int = -1
+    messages_out: int = 0
+    _diffs: int = 0
+    _diff_bytes: int = 0
+    _work: deque[CausalEffect] = field(default_factory=deque)
+    _busy: bool = False
+    _retired: bool = False
+    _cut_us: int = 0
+    _determinants: list[Diff] = field(default_factory=list)
+    _checkpoint_at: float = field(default_factory=time.monotonic)
+    _writing: bool = False
+
+    @property
+    def causal(self) -> CausalMachine:
+        """The machine, by its full type."""
+        machine = self.machine
+        if not isinstance(machine, CausalMachine):
+            raise InvariantError(f"node {self.name} is not under causal recovery")
+        return machine
+
+    @property
+    def reader(self) -> CausalSourceDriver:
+        """The source, by its full type."""
+        if not isinstance(self.source, CausalSourceDriver):
+            raise InvariantError(f"node {self.name} has no source")
+        return self.source
+
+    def waits_for(self, target: int) -> bool:
+        return self.causal.is_open(target)
+
+    def handle(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            self.perform(self.causal.received(message))
+        if self._determinants and (not self.queue or len(self._determinants) >= DETERMINANTS_MAX):
+            self._store_determinants()
+
+    def produce(self, link: int, parts: Iterable[tuple[int, Any, int]], at: Time) -> None:
+        if self.copies:
+            parts = [(target, _copied(batch), size) for target, batch, size in parts]
+        self.machine.produced(link, parts, at)
+
+    # -- sources ---------------------------------------------------------------------------------
+
+    def read(self, batch: pa.RecordBatch, epoch: int) -> None:
+        """A step of a source: these rows."""
+        machine = self.causal
+        if isinstance(machine, CausalSource):
+            machine.read(machine.offset, machine.offset + batch.num_rows, epoch)
+            self.chain.emit(batch, Time.root(epoch))
+            self.perform(machine.end_step())
+
+    def ended(self, epoch: int, watermark_us: int | None, cut_us: int) -> None:
+        """The end of a source's epoch."""
+        machine = self.causal
+        if isinstance(machine, CausalSource):
+            self._cut_us = cut_us
+            self.perform(machine.cut(epoch, watermark_us, machine.offset))
+
+    # -- effects ---------------------------------------------------------------------------------
+
+    def perform(self, effects: Iterable[CausalEffect]) -> None:
+        self._work.extendleft(reversed(list(effects)))
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._work and not self._retired:
+                effect = self._work.popleft()
+                _PERFORM[type(effect)](self, effect)
+        finally:
+            self._busy = False
+
+    def _send(self, effect: Send) -> None:
+        message = effect.message
+        if isinstance(message.payload, Spilled):
+            message = message._replace(payload=self.keeper.spill.read(message.payload.reference))
+        if self.messages_out % DIFF_SAMPLE == 0:
+            self._diffs += 1
+            self._diff_bytes += len(msgpack.packb(message.diff))
+        self.messages_out += 1
+        self.host.send(message)
+
+    def _end_step(self, _effect: EndStep) -> None:
+        self.perform(self.causal.end_step())
+
+    def _complete(self, effect: Complete) -> None:
+        machine = self.causal
+        cut_us = effect.cut_us or self._cut_us
+        watermarks = self.chain.complete(effect.epoch, effect.watermark_us)
+        if self.store is not None and self._checkpoint_due():
+            machine.checkpoint_due = True
+        self.perform(machine.completed(effect.epoch, watermarks, cut_us))
+        self._completed(effect.epoch, cut_us)
+
+    def _gate_closed(self, effect: GateClosed) -> None:
+        self.host.gate_closed(self.node, effect.epoch, effect.watermark_us, effect.cut_us)
+
+    def _restated(self, effect: Restated) -> None:
+        watermarks = self.chain.restate(effect.epoch, effect.watermark_us)
+        self.perform(self.causal.restated(watermarks))
+
+    def _finished(self, _effect: Finish) -> None:
+        self._finish()
+
+    # -- what is durable -------------------------------------------------------------------------
+
+    def _store_cut(self, effect: StoreCut) -> None:
+        self.reader.store_cut(effect)
+        machine = self.causal
+        if isinstance(machine, CausalSource):
+            self.perform(machine.cut_stored(effect.epoch))
+
+    def _add_determinants(self, effect: StoreDeterminants) -> None:
+        self._determinants += effect.diffs
+
+    def _store_determinants(self) -> None:
+        diffs, self._determinants = self._determinants, []
+        if self.store is not None:
+            self.store.append_determinants(diffs)
+        self.perform(self.causal.determinants_stored(diffs[-1][0].stamp))
+
+    def _checkpoint_due(self) -> bool:
+        return not self._writing and time.monotonic() >= self._checkpoint_at
+
+    def _take_checkpoint(self, effect: TakeCheckpoint) -> None:
+        if self.store is None or self._writing:
+            return
+        began = time.monotonic()
+        state = self.chain.snapshot()
+        self._writing = True
+        key = self.key = self.key + 1
+        epoch = effect.checkpoint.report.completed
+        took = time.monotonic() - began
+
+        def done(size: int, seconds: float) -> None:
+            self.keeper.call(lambda: self._saved(key, epoch, size, took + seconds))
+
+        self.keeper.writer.submit(self.store, key, effect.checkpoint, state, done)
+
+    def _saved(self, key: int, epoch: int, size: int, took_s: float) -> None:
+        """A checkpoint is durable."""
+        self._writing = False
+        self._checkpoint_at = time.monotonic() + max(self.checkpoint_s, took_s / CHECKPOINT_SHARE)
+        self.checkpoint_epoch = epoch
+        if self._retired:
+            return
+        self.keeper.tell(
+            {
+                "kind": "saved",
+                "node": self.node,
+                "incarnation": self.machine.incarnation,
+                "key": key,
+                "epoch": epoch,
+                "bytes": size,
+                "seconds": took_s,
+            }
+        )
+
+    def _spill(self, effect: Spill) -> None:
+        references = tuple(
+            self.keeper.spill.write(part.payload)
+            if part.size and not isinstance(part.payload, Spilled)
+            else None
+            for part in effect.bundle.parts
+        )
+        self.causal.spilled(effect.child, effect.bundle.stamp, references)
+
+    # -- a restart -------------------------------------------------------------------------------
+
+    def _read_again(self, effect: ReadAgain) -> None:
+        batch = self.reader.read_again(effect)
+        self.chain.emit(batch, Time.root(effect.epoch))
+        self.perform(self.causal.end_step())
+
+    def _resume_reading(self, effect: ResumeReading) -> None:
+        self.reader.resume(effect)
+
+    def _recovered(self, _effect: Recovered) -> None:
+        self.keeper.tell(
+            {"kind": "recovered", "node": self.node, "incarnation": self.machine.incarnation}
+        )
+
+    def _report(self, effect: TellReport) -> None:
+        self.keeper.tell(
+            {
+                "kind": "report",
+                "node": self.node,
+                "round": effect.round,
+                "report": to_plain(effect.report),
+            }
+        )
+
+    def _opened(self, effect: TellOpened) -> None:
+        self.keeper.tell(
+            {
+                "kind": "opened",
+                "sender": self.node,
+                "incarnation": self.machine.incarnation,
+                "target": effect.child,
+                "target_incarnation": effect.incarnation,
+            }
+        )
+
+    def _retire(self, _effect: Retire) -> None:
+        self._retired = True
+        self.keeper.retire(self.node)
+
+    def figures(self) -> dict[str, Any]:
+        """What a heartbeat says beyond what it says of every node."""
+        log = self.causal.log
+        return {
+            "incarnation": self.machine.incarnation,
+            "replaying": self.causal.replaying,
+            "log_bytes": log.bytes,
+            "log_memory_bytes": log.memory_bytes,
+            "checkpoint_epoch": self.checkpoint_epoch,
+            "messages_out": self.messages_out,
+            "diff_bytes": self._diff_bytes / max(1, self._diffs),
+        }
+
+    def truncate(self, epoch: int) -> None:
+        """Nobody goes back behind an epoch."""
+        self.causal.truncate_to(epoch)
+        if self.source is not None:
+            self.source.committed(epoch)
+
+
+def _copied(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch with buffers of its own."""
+    return pa.ipc.read_record_batch(batch.serialize(), batch.schema)
+
+
+_PERFORM: dict[type[Any], Callable[[CausalRunner, Any], None]] = {
+    Send: CausalRunner._send,
+    Deliver: CausalRunner._deliver,
+    EndStep: CausalRunner._end_step,
+    Complete: CausalRunner._complete,
+    GateClosed: CausalRunner._gate_closed,
+    Finish: CausalRunner._finished,
+    Restated: CausalRunner._restated,
+    StoreCut: CausalRunner._store_cut,
+    StoreDeterminants: CausalRunner._add_determinants,
+    TakeCheckpoint: CausalRunner._take_checkpoint,
+    Spill: CausalRunner._spill,
+    ReadAgain: CausalRunner._read_again,
+    ResumeReading: CausalRunner._resume_reading,
+    Recovered: CausalRunner._recovered,
+    TellReport: CausalRunner._report,
+    TellOpened: CausalRunner._opened,
+    Retire: CausalRunner._retire,
+}

@@ -1,0 +1,368 @@
+"""Recovery on the driver: performs what the recovery machine decides.
+
+A start of the flow is the recovery of everything: the same plan, made from what is durable (which
+is nothing, the first time).  Later a lost host's nodes are placed on a spare host or on a new one;
+the rest goes on.  Everything here runs in the controller's thread.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.connectors.base import Sink
+from penstock.core.causal.clocks import Position
+from penstock.core.causal.codec import record_from, report_from, to_plain
+from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.causal.reports import Report, Saved, Stored
+from penstock.core.causal.times import ZERO
+from penstock.core.machine.recovery import (
+    Collect,
+    FenceStore,
+    GiveUp,
+    OpenEdge,
+    Persist,
+    Record,
+    RecoveryEffect,
+    RecoveryMachine,
+    StartNode,
+)
+from penstock.engine.causal_source import cuts_of
+from penstock.engine.clock import now_us
+from penstock.engine.durable import fence, read_stored
+from penstock.engine.store import BoundaryLog
+from penstock.engine.store_log import write_durably
+from penstock.errors import HostLostError, PenstockError
+from penstock.physical import PhysicalPlan
+
+__all__ = ["Recovery", "RecoveryEntry"]
+
+log = logging.getLogger(__name__)
+
+RESTARTS_MAX = 10
+"""So often in a row a node may be lost before it has recovered."""
+HISTORY = 1000
+
+Tell = Callable[[int, dict[str, Any]], None]
+
+
+@dataclass
+class RecoveryEntry:
+    """One recovery in a flow's history; times are wall clock in microseconds."""
+
+    number: int
+    lost: list[str]
+    reason: str
+    lost_us: int
+    restarted: list[str] = field(default_factory=list)
+    planned_us: int | None = None
+    started_us: int | None = None
+    opened_us: int | None = None
+    recovered_us: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For people and for JSON."""
+        return dict(vars(self))
+
+
+class Recovery:
+    """The controller's hands in a recovery."""
+
+    def __init__(
+        self,
+        plan: PhysicalPlan,
+        graph: CausalGraph,
+        directory: Path,
+        sync: bool,
+        placement: dict[int, int],
+        tell: Tell,
+        address_of: Callable[[int], str | None],
+        published: Callable[[str], int],
+        purges: bool = False,
+    ) -> None:
+        self.plan = plan
+        self.graph = graph
+        self.placement = placement
+        self.history: deque[RecoveryEntry] = deque(maxlen=HISTORY)
+        self.directory = directory
+        self.sync = sync
+        self._tell = tell
+        self._address_of = address_of
+        self._published = published
+        self._purges = purges
+        self._record_path = directory / "recovery.json"
+        self.machine = RecoveryMachine(graph, self._read_record())
+        self._work: deque[RecoveryEffect] = deque()
+        self._gone: list[int] = []
+        self._held: dict[int, list[dict[str, Any]]] = {}
+        """Messages for hosts that are not there yet."""
+        self._saved: dict[int, tuple[int, int]] = {}
+        """Per node with state: the epochs of its two newest durable checkpoints."""
+        self._restarts = dict.fromkeys(graph.kinds, 0)
+
+    # -- what happens ----------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start all nodes, from what is durable."""
+        self._perform(self.machine.lost(dict(self.machine.record.incarnations)))
+
+    def host_lost(self, host: int, replacement: int, reason: str) -> None:
+        """A host is gone; its nodes will run on another one."""
+        nodes = [node for node, at in self.placement.items() if at == host]
+        self.move(host, replacement)
+        self._gone.append(host)
+        names = [self.plan.node_name(node) for node in nodes]
+        for node in nodes:
+            self._restarts[node] += 1
+            if self._restarts[node] > RESTARTS_MAX:
+                raise HostLostError(
+                    f"node {self.plan.node_name(node)} was lost {RESTARTS_MAX} times before it had "
+                    f"recovered; the last reason: {reason}",
+                    node=self.plan.node_name(node),
+                )
+        log.warning("host %d was lost (%s): %s start again", host, reason, ", ".join(names))
+        number = self.history[-1].number + 1 if self.history else 1
+        self.history.append(RecoveryEntry(number, names, reason, now_us()))
+        lost = self.graph.kinds if self._purges else nodes
+        self._perform(self.machine.lost({n: self._incarnation(n) for n in lost}))
+
+    def move(self, host: int, other: int) -> None:
+        """Nodes that were to run on one host run on another one."""
+        for node, at in self.placement.items():
+            if at == host:
+                self.placement[node] = other
+        if host in self._held:
+            self._held.setdefault(other, []).extend(self._held.pop(host))
+
+    def host_ready(self, host: int) -> None:
+        """A host can take nodes now."""
+        for body in self._held.pop(host, []):
+            self._tell(host, {**body, "addresses": self._addresses(), "placement": self.placement})
+
+    def told(self, body: dict[str, Any]) -> bool:
+        """A host's word on a recovery; False if it is about something else."""
+        kind = body["kind"]
+        machine = self.machine
+        if kind == "report":
+            effects = machine.reported(body["node"], body["round"], report_from(body["report"]))
+        elif kind == "started":
+            effects = machine.started(body["node"], body["incarnation"])
+        elif kind == "opened":
+            effects = machine.opened(
+                body["sender"], body["incarnation"], body["target"], body["target_incarnation"]
+            )
+        elif kind == "recovered":
+            self._restarts[body["node"]] = 0
+            effects = machine.recovered(body["node"], body["incarnation"])
+        elif kind == "saved":
+            if body["incarnation"] == self._incarnation(body["node"]):
+                self._saved[body["node"]] = (self._saved[body["node"]][1], body["epoch"])
+            return True
+        else:
+            return False
+        self._perform(effects)
+        return True
+
+    # -- what is known ---------------------------------------------------------------------------
+
+    @property
+    def open(self) -> bool:
+        """Whether every edge of the last plan is open."""
+        return self.machine.open
+
+    def low_epoch(self) -> int:
+        """No recovery goes back behind this epoch."""
+        if self._purges:
+            return -1
+        epochs = [saved[0] for saved in self._saved.values()]
+        for name, _ in self.plan.sinks:
+            epochs.append(self._published(name))
+        return min(epochs, default=-1)
+
+    def incarnations(self) -> Mapping[int, int]:
+        """The present incarnation of every node."""
+        return self.machine.record.incarnations
+
+    def _incarnation(self, node: int) -> int:
+        return self.machine.record.incarnations[node]
+
+    # -- effects ---------------------------------------------------------------------------------
+
+    def _perform(self, effects: Iterable[RecoveryEffect]) -> None:
+        self._work.extend(effects)
+        starts: dict[int, list[StartNode]] = {}
+        edges: dict[int, list[OpenEdge]] = {}
+        while self._work:
+            effect = self._work.popleft()
+            if isinstance(effect, Persist):
+                self._persist(effect.record)
+            elif isinstance(effect, FenceStore):
+                self._fence_store(effect.incarnations)
+                self._tell_fence(effect.incarnations)
+            elif isinstance(effect, Collect):
+                stored = {node: self._stored(node) for node in effect.nodes}
+                self._work.extend(self.machine.stored(effect.round, stored))
+            elif isinstance(effect, StartNode):
+                starts.setdefault(self.placement[effect.node], []).append(effect)
+            elif isinstance(effect, OpenEdge):
+                edges.setdefault(self.placement[effect.sender], []).append(effect)
+            elif isinstance(effect, GiveUp):
+                self._give_up(effect.reason)
+        self._start(starts)
+        self._open(edges)
+        self._note()
+
+    def _tell_fence(self, incarnations: Mapping[int, int]) -> None:
+        body = {
+            "kind": "fence",
+            "round": self.machine.round,
+            "incarnations": dict(incarnations),
+            "gone": list(self._gone),
+        }
+        for host in self._hosts():
+            self._tell(host, body)
+
+    def _start(self, starts: Mapping[int, list[StartNode]]) -> None:
+        if starts and self.history and self.history[-1].planned_us is None:
+            self.history[-1].planned_us = now_us()
+            self.history[-1].restarted = [
+                self.plan.node_name(effect.node) for some in starts.values() for effect in some
+            ]
+        for host, some in starts.items():
+            for effect in some:
+                epoch = effect.start.completed
+                if self.graph.kinds[effect.node] in (Kind.STATEFUL, Kind.ORDERED):
+                    self._saved[effect.node] = (epoch, epoch)
+            self._send(
+                host,
+                {
+                    "kind": "start",
+                    "nodes": [
+                        {
+                            "node": effect.node,
+                            "incarnation": effect.incarnation,
+                            "incarnations": dict(effect.incarnations),
+                            "start": to_plain(effect.start),
+                        }
+                        for effect in some
+                    ],
+                },
+            )
+
+    def _open(self, edges: Mapping[int, list[OpenEdge]]) -> None:
+        if edges and self.history and self.history[-1].started_us is None:
+            self.history[-1].started_us = now_us()
+        for host, some in edges.items():
+            self._send(
+                host,
+                {
+                    "kind": "open",
+                    "edges": [
+                        (e.sender, e.target, e.incarnation, to_plain(e.position)) for e in some
+                    ],
+                },
+            )
+
+    def _send(self, host: int, body: dict[str, Any]) -> None:
+        if self._address_of(host) is None:
+            self._held.setdefault(host, []).append(body)
+        else:
+            self._tell(host, {**body, "addresses": self._addresses(), "placement": self.placement})
+
+    def _hosts(self) -> list[int]:
+        hosts = sorted(set(self.placement.values()))
+        return [host for host in hosts if self._address_of(host) is not None]
+
+    def _addresses(self) -> dict[int, str]:
+        return {host: str(self._address_of(host)) for host in self._hosts()}
+
+    def _note(self) -> None:
+        """Keep the history."""
+        if not self.history:
+            return
+        entry = self.history[-1]
+        if entry.started_us is not None and entry.opened_us is None and self.machine.open:
+            entry.opened_us = now_us()
+        if entry.opened_us is not None and entry.recovered_us is None and self.machine.quiet:
+            entry.recovered_us = now_us()
+
+    def _give_up(self, reason: str) -> None:
+        """Causal recovery is impossible: everybody goes back to the last consistent checkpoint."""
+        if self.machine.failed == frozenset(self.graph.kinds):
+            raise PenstockError(f"the flow cannot be recovered: {reason}")
+        log.warning("causal recovery is impossible (%s): the whole flow goes back", reason)
+        self._work.extend(self.machine.lost(dict(self.machine.record.incarnations)))
+
+    # -- the store -------------------------------------------------------------------------------
+
+    def _read_record(self) -> Record:
+        fresh = dict.fromkeys(self.graph.kinds, 0)
+        try:
+            record: Record = record_from(json.loads(self._record_path.read_text()))
+        except FileNotFoundError:
+            return Record(fresh)
+        return Record({**fresh, **record.incarnations}, recoveries=record.recoveries)
+
+    def _persist(self, record: Record) -> None:
+        data = json.dumps(to_plain(record)).encode()
+        if self.sync:
+            write_durably(self._record_path, data)
+        else:
+            temporary = self._record_path.with_suffix(".tmp")
+            temporary.write_bytes(data)
+            os.replace(temporary, self._record_path)
+
+    def _fence_store(self, incarnations: Mapping[int, int]) -> None:
+        for node, incarnation in incarnations.items():
+            chain = self.plan.chain_of_node(node)
+            shard = node - chain.first_node
+            kind = self.graph.kinds[node]
+            if kind in (Kind.STATEFUL, Kind.ORDERED):
+                fence(self.directory, chain.name, shard, incarnation)
+            elif kind is Kind.SOURCE:
+                self._boundaries(node).take_over(self.low_epoch())
+
+    def _boundaries(self, node: int) -> BoundaryLog:
+        chain = self.plan.chain_of_node(node)
+        return BoundaryLog(self.directory, chain.stages[0].name, node - chain.first_node, self.sync)
+
+    def _stored(self, node: int) -> Stored:
+        """What is durable of a node."""
+        chain = self.plan.chain_of_node(node)
+        kind = self.graph.kinds[node]
+        if kind is Kind.SOURCE:
+            return Stored(cuts=cuts_of(self._boundaries(node).read()))
+        if kind is Kind.STATELESS:
+            return Stored()
+        if kind is Kind.SINK:
+            return Stored(checkpoints=(Saved(0, self._sink_report(node)),))
+        children = self.graph.children[node]
+        found = read_stored(
+            self.directory,
+            chain.name,
+            node - chain.first_node,
+            self._incarnation(node),
+            node,
+            children,
+        )
+        if self._purges:
+            return Stored(checkpoints=found.checkpoints[:1])
+        return found
+
+    def _sink_report(self, node: int) -> Report:
+        """A sink's state is what it has published."""
+        chain = self.plan.chain_of_node(node)
+        published = []
+        for stage in chain.stages:
+            if isinstance(stage.operator, Sink):
+                seen = stage.operator.committed()
+                published.append(max(self._published(stage.name), -1 if seen is None else seen))
+        epoch = min(published, default=-1)
+        clock = {sender: Position(ZERO, epoch) for sender in self.graph.parents[node]}
+        return Report(node, completed=epoch, clock=clock)
