@@ -41,6 +41,7 @@ class RunSettings:
     checkpointInterval: Duration = "1 second"
     logs: str = "references"
     logBytes: int = 64 << 20
+    standby: int = 0
     tuning: Tuning = field(default_factory=Tuning)
 
     @classmethod
@@ -66,6 +67,8 @@ class RunSettings:
                 raise SettingsError(
                     f"start: {name} must be a whole number from 1 up, got {value!r}"
                 )
+        if not isinstance(settings.standby, int) or settings.standby < 0:
+            raise SettingsError(f"start: standby is a number from 0 up, got {settings.standby!r}")
         if not isinstance(settings.availableNow, bool):
             raise SettingsError(
                 f"start: availableNow is True or False, got {settings.availableNow!r}"

@@ -107,8 +107,10 @@ class Controller:
         self.plan = plan
         self.settings = settings
         self.store = store
-        self.hosts = {number: HostInfo(number, number) for number in range(1, hosts + 1)}
-        self.placement = plan.place(list(self.hosts), DRIVER)
+        workers = list(range(1, hosts + 1))
+        self._spares = list(range(hosts + 1, hosts + 1 + settings.standby))
+        self.hosts = {number: HostInfo(number, number) for number in (*workers, *self._spares)}
+        self.placement = plan.place(workers, DRIVER)
         self.resume = resume
         self.base = base
         self.started_us = now_us()
@@ -125,7 +127,7 @@ class Controller:
         self._on_ended = on_ended
         self._events: queue.SimpleQueue[Callable[[], list[ControllerEffect]]] = queue.SimpleQueue()
         self._jobs: dict[int, Job] = {}
-        self._slots = hosts
+        self._slots = len(self.hosts)
         self._assigned: set[int] = set()
         self._agent: CausalAgent | None = None
         self._shipped = without_driver_operators(plan)
@@ -316,17 +318,20 @@ class Controller:
 
     def _registered(self, peer: int, body: dict[str, Any]) -> list[ControllerEffect]:
         """A host's process is up: one that was launched, or Spark's next attempt at one."""
-        info = self.hosts.get(peer)
-        if info is None:
+        if peer not in self.hosts:
             slot = peer % SLOTS
             before = next((h for h in self.hosts.values() if h.slot == slot), None)
-            lost = HostLostError(f"host {peer} was lost: Spark has started its task again")
-            if before is None or not self._recovers():
-                return self.machine.failed(
-                    (lost if before is None else self._with_nodes(before.number, lost)).to_dict()
-                )
-            self._lose(before.number, "Spark has started its task again", peer)
-            info = self.hosts[peer]
+            if not self._recovers():
+                lost = HostLostError(f"host {peer} was lost: Spark has started its task again")
+                if before is not None:
+                    lost = self._with_nodes(before.number, lost)
+                return self.machine.failed(lost.to_dict())
+            if before is not None:
+                self._lose(before.number, "Spark has started its task again", peer)
+            else:
+                self.hosts[peer] = HostInfo(peer, slot)
+                self._spares.append(peer)
+        info = self.hosts[peer]
         info.address, info.pid = body["address"], body["pid"]
         info.heard_s = time.monotonic()
         self.host.transport.connect(peer, info.address)
@@ -383,24 +388,35 @@ class Controller:
         return self.recovery is not None and self.machine.phase in (Phase.RUNNING, Phase.DRAINING)
 
     def _lose(self, number: int, reason: str, replacement: int | None = None) -> None:
-        """A host is gone, or taken for gone: fence it, and let others have its nodes."""
+        """A host is gone, or taken for gone: fence it, and let others have its nodes.
+
+        A spare takes its place at once and a new host becomes the spare; without one its nodes
+        wait for the new host.
+        """
         info = self.hosts.pop(number, None)
         if info is None or self.recovery is None:
             return
-        if replacement is None:
-            job = self._jobs.get(info.slot)
-            if self._retries() and job is not None and not job.ended.is_set():
-                replacement = number + SLOTS  # Spark's next attempt
-            else:
-                self._slots += 1
-                replacement = self._slots
-        slot = replacement % SLOTS
-        self.hosts[replacement] = HostInfo(replacement, slot)
-        if slot != info.slot:
-            self.machine.replaced(info.slot, slot)
-            self._launch(slot)
         self.host.transport.forget(number)
-        self.recovery.host_lost(number, replacement, reason)
+        fresh = self._new_host(info) if replacement is None else replacement
+        self.hosts[fresh] = HostInfo(fresh, fresh % SLOTS)
+        if number in self._spares:
+            self._spares[self._spares.index(number)] = fresh
+        else:
+            spare = next((s for s in self._spares if s in self._assigned), None)
+            if spare is not None:
+                self._spares[self._spares.index(spare)] = fresh
+            self.recovery.host_lost(number, fresh if spare is None else spare, reason)
+        if fresh % SLOTS not in self._jobs:
+            self._launch(fresh)
+
+    def _new_host(self, lost: HostInfo) -> int:
+        """The number of the host that comes in the place of a lost one."""
+        job = self._jobs.get(lost.slot)
+        if job is not None and not job.ended.is_set() and self._retries():
+            return lost.number + SLOTS  # Spark's next attempt
+        self._slots += 1
+        self.machine.replaced(lost.slot, self._slots)
+        return self._slots
 
     def _retries(self) -> bool:
         """Whether Spark starts a lost task again by itself."""

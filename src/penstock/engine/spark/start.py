@@ -51,6 +51,18 @@ def start(flow: Flow, spark: SparkSession, **options: Any) -> FlowQuery:
         Bytes that may be under way to a node from each host; rows in a source's batch.
     linger
         How long rows gather at a source before they are read, unless a window is about to end.
+    recovery
+        "causal": when a host is lost only its nodes start again, from what their neighbours know
+        (the default); "none": a lost host ends the flow; "purge": everything is rebuilt from the
+        sources (for comparison).
+    checkpointInterval
+        How often a node with state saves it, at most (large states are saved less often).
+    standby
+        Hosts that are kept ready without nodes, to take over a lost one's at once.
+    logBytes
+        Memory for what a node has sent and may have to send again; beyond that it goes to disk.
+    logs
+        "references" to what was sent are kept; "copies", for comparison, copies it first.
     progress
         How the ends of epochs become known outside loops: "marks" travel in band (the default),
         "tracked" counts every message, as is done inside loops.
@@ -111,15 +123,17 @@ def _plan(
     """How many hosts, and the plan for them."""
     recorded = {} if store is None else store.recorded_shards()
     if settings.hosts is None and settings.parallelism is None:
-        fit = hosts_that_fit(context, None, useful=1 << 30)
+        fit = max(1, hosts_that_fit(context, None, useful=1 << 30) - settings.standby)
         plan = physical_plan(flow, max(1, min(fit, 8)), recorded)
         nodes = sum(chain.shards for chain in plan.chains if not chain.on_driver)
         return max(1, min(fit, nodes)), plan
     if settings.hosts is None:
         plan = physical_plan(flow, settings.parallelism or 1, recorded)
         nodes = sum(chain.shards for chain in plan.chains if not chain.on_driver)
-        return hosts_that_fit(context, None, useful=max(1, nodes)), plan
-    hosts = hosts_that_fit(context, settings.hosts, useful=settings.hosts)
+        fit = hosts_that_fit(context, None, useful=max(1, nodes) + settings.standby)
+        return max(1, fit - settings.standby), plan
+    spare = settings.standby
+    hosts = hosts_that_fit(context, settings.hosts + spare, useful=settings.hosts + spare) - spare
     return hosts, physical_plan(flow, settings.parallelism or hosts, recorded)
 
 
