@@ -102,7 +102,7 @@ class Vertex:
         """Called once when the node ends in an orderly way; release what ``open`` took."""
 
     def snapshot(self) -> Mapping[str, Any]:
-        """The state as it is now, by name: Arrow tables and plain values; by default its attributes.
+        """The state now, by name: Arrow tables and plain values; by default its attributes.
 
         Numbers, strings, dates, lists, dicts, sets, deques and NumPy arrays are copied while the
         node waits; Arrow data is referred to, which costs nothing.  Override it, and ``restore``,

@@ -99,19 +99,21 @@ class WatermarkVertex(Vertex):
 
     def snapshot(self) -> dict[str, Any]:
         """What it has seen, open epochs included; seeing some of it again changes nothing."""
-        return {
-            "busy_epoch": self._busy_epoch,
-            "seen_us": self._seen_us,
-            "complete_us": self._complete_us,
-            "open": dict(self._open),
-        }
+        return {"plain": self.to_plain()}
 
     def restore(self, state: Mapping[str, Any], time: Time) -> None:
         """Take back what :meth:`snapshot` gave."""
-        self._busy_epoch = state["busy_epoch"]
-        self._seen_us = state["seen_us"]
-        self._complete_us = state["complete_us"]
-        self._open = dict(state["open"])
+        self.from_plain(state["plain"])
+
+    def to_plain(self) -> list[Any]:
+        """The same as JSON can carry it."""
+        opened = [[epoch, largest] for epoch, largest in self._open.items()]
+        return [self._busy_epoch, self._seen_us, self._complete_us, opened]
+
+    def from_plain(self, plain: Sequence[Any]) -> None:
+        """Take back what :meth:`to_plain` gave."""
+        self._busy_epoch, self._seen_us, self._complete_us, opened = plain
+        self._open = dict(opened)
 
 
 def _later(one: int | None, other: int) -> int:
