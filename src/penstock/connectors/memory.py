@@ -224,16 +224,21 @@ class MemoryReader(Reader):
                 if until is not None:
                     self._pass_ends(until)
                 return None
+            taken: list[pa.RecordBatch] = []
+            room = min(rows_max, end - self._next)
             index = bisect_right(source._starts, self._next) - 1
-            batch = source._batches[index]
-            skip = self._next - source._starts[index]
-            taken = batch.slice(skip, min(rows_max, batch.num_rows - skip, end - self._next))
-            self._next += taken.num_rows
+            while room > 0:
+                batch = source._batches[index]
+                skip = self._next - source._starts[index]
+                taken.append(batch.slice(skip, room))
+                self._next += taken[-1].num_rows
+                room -= taken[-1].num_rows
+                if skip + taken[-1].num_rows == batch.num_rows:
+                    source._unread_bytes = max(0, source._unread_bytes - batch.nbytes)
+                index += 1
             source._read_to = self._next
-            if skip + taken.num_rows == batch.num_rows:
-                source._unread_bytes = max(0, source._unread_bytes - batch.nbytes)
             source._changed.notify_all()
-            return taken
+            return taken[0] if len(taken) == 1 else pa.concat_batches(taken)
 
     def position(self) -> Position:
         return self._next

@@ -116,7 +116,7 @@ def test_truncated_rows_are_gone_and_said_to_be() -> None:
         pass
     source.truncate(3)
     again = source.open(SourceContext(0, 1, position=3))
-    assert again.read(10, 0).column(0).to_pylist() == [3]
+    assert again.read(10, 0).column(0).to_pylist() == [3, 4]
     with pytest.raises(SourceError, match="rows from 1 on are wanted, but only 3 to 5"):
         source.open(SourceContext(0, 1, position=1))
 
