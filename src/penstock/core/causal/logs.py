@@ -12,13 +12,14 @@ before what was truncated, per child and link: who starts behind it must be told
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.diffs import Diff, pairs
-from penstock.core.causal.times import Stamp
+from penstock.core.causal.times import ZERO, Stamp
 from penstock.core.machine.messages import MARK
 from penstock.core.time import Time
 
@@ -47,7 +48,8 @@ class DiffLog:
     ((Fact(node=2, stamp=(1,), parent=1, handled=(3,)),), 1)
     """
 
-    diffs: list[Diff] = field(default_factory=list)
+    diffs: deque[Diff] = field(default_factory=deque)
+    """In the order of arrival."""
     minimum: dict[tuple[int, int], Fact] = field(default_factory=dict)
 
     def append(self, diff: Diff) -> None:
@@ -55,20 +57,15 @@ class DiffLog:
         self.diffs.append(diff)
 
     def compact(self, epoch: int) -> None:
-        """Fold what belongs to epochs up to this one into facts."""
-        kept = []
-        for diff in self.diffs:
-            if diff[0].epoch > epoch:
-                kept.append(diff)
-                continue
-            for link, made_from in pairs(diff):
+        """Fold what belongs to epochs up to this one into facts, up to the first that does not."""
+        while self.diffs and self.diffs[0][0].epoch <= epoch:
+            for link, made_from in pairs(self.diffs.popleft()):
                 if made_from is None or made_from.node < 0:
                     continue
                 key = (link.node, made_from.node)
                 fact = Fact(link.node, link.stamp, made_from.node, made_from.stamp)
                 if key not in self.minimum or self.minimum[key].stamp < fact.stamp:
                     self.minimum[key] = fact
-        self.diffs = kept
 
     @property
     def facts(self) -> tuple[Fact, ...]:
@@ -98,14 +95,31 @@ class Bundle(NamedTuple):
 
 @dataclass
 class _Outgoing:
-    bundles: list[Bundle] = field(default_factory=list)
+    """Bundles for one child, numbered in the order of the log."""
+
+    bundles: dict[int, Bundle] = field(default_factory=dict)
+    first: int = 0
+    end: int = 0
     cursor: int = 0
-    """How many of the bundles were sent (or passed over) on the present connection."""
+    """The first bundle that was not sent (or passed over) on the present connection."""
     floor: Floor = field(default_factory=Floor)
+    stated: dict[int, Part] = field(default_factory=dict)
+    """Per link, the newest mark that was truncated."""
+
+    def all(self) -> Iterator[Bundle]:
+        """What is logged, and first the marks that stand for what is not."""
+        if self.stated:
+            yield Bundle(ZERO, (), tuple(self.stated[link] for link in sorted(self.stated)))
+        for number in range(self.first, self.end):
+            yield self.bundles[number]
 
 
 class PayloadLog:
-    """What a node sent to each child and may have to send again."""
+    """What a node sent to each child and may have to send again.
+
+    Every call but :meth:`marks_at`, :meth:`snapshot` and :meth:`restore` takes constant time per
+    bundle that it adds, gives or drops.
+    """
 
     def __init__(self, children: Iterable[int], budget_bytes: int | None = None) -> None:
         self._outgoing = {child: _Outgoing() for child in children}
@@ -113,24 +127,31 @@ class PayloadLog:
         self.bytes = 0
         """Size of what is logged, in memory or not."""
         self.memory_bytes = 0
+        self._in_memory: deque[tuple[int, int]] = deque()
+        """(child, number) of bundles with payloads in memory, oldest first; some may be gone."""
+        self._spilling: dict[tuple[int, Stamp], int] = {}
+        """Numbers of the bundles that are being moved out of memory."""
+        self._spilling_bytes = 0
 
     def append(self, child: int, bundle: Bundle) -> None:
         """Log what a step sends a child."""
-        self._outgoing[child].bundles.append(bundle)
-        size = sum(part.size for part in bundle.parts)
-        self.bytes += size
-        self.memory_bytes += size
+        outgoing = self._outgoing[child]
+        outgoing.bundles[outgoing.end] = bundle
+        self.bytes += sum(part.size for part in bundle.parts)
+        held = _memory_bytes(bundle)
+        if held:
+            self.memory_bytes += held
+            self._in_memory.append((child, outgoing.end))
+        outgoing.end += 1
 
     def rewind(self, child: int) -> None:
         """Start over on a new connection."""
-        self._outgoing[child].cursor = 0
+        self._outgoing[child].cursor = self._outgoing[child].first
 
     def take(self, child: int) -> Bundle | None:
         """The next bundle that was not sent on this connection, if there is one."""
         outgoing = self._outgoing[child]
-        if outgoing.cursor == len(outgoing.bundles):
-            return None
-        return outgoing.bundles[outgoing.cursor]
+        return outgoing.bundles.get(outgoing.cursor)
 
     def taken(self, child: int) -> None:
         """The bundle that :meth:`take` gave is on its way, or need not go."""
@@ -145,44 +166,39 @@ class PayloadLog:
         self._outgoing[child].floor = floor
 
     def truncate(self, child: int, position: Position) -> None:
-        """Forget what lies at or before a position that the child never goes back behind."""
+        """Forget what lies at or before a position that the child never goes back behind.
+
+        It stops at the first bundle that lies beyond: the few that came early go the next time.
+        """
         outgoing = self._outgoing[child]
         if not outgoing.floor.reaches(position):
             return
         horizon = max(outgoing.floor.horizon, position.epoch)
-        newest: dict[int, int] = {}
-        for bundle in outgoing.bundles:
-            for part in bundle.parts:
-                if part.kind == MARK and part.time.epoch <= position.epoch:
-                    newest[part.link] = max(newest.get(part.link, -1), part.time.epoch)
-        kept: list[Bundle] = []
-        cursor = outgoing.cursor
-        for number, bundle in enumerate(outgoing.bundles):
+        while outgoing.first < outgoing.end:
+            bundle = outgoing.bundles[outgoing.first]
             if any(
                 position.beyond(bundle.stamp, part.time.epoch, part.kind == MARK)
                 for part in bundle.parts
             ):
-                kept.append(bundle)
-                continue
-            horizon = max([horizon, *(part.time.epoch for part in bundle.parts)])
-            self.bytes -= sum(part.size for part in bundle.parts)
-            self.memory_bytes -= _in_memory(bundle)
-            marks = tuple(
-                part
-                for part in bundle.parts
-                if part.kind == MARK and newest.get(part.link) == part.time.epoch
-            )
-            if marks:
-                kept.append(bundle._replace(parts=marks))
-            elif number < outgoing.cursor:
-                cursor -= 1
-        outgoing.bundles, outgoing.cursor = kept, cursor
+                break
+            for part in bundle.parts:
+                horizon = max(horizon, part.time.epoch)
+                self.bytes -= part.size
+                known = outgoing.stated.get(part.link)
+                if part.kind == MARK and (known is None or known.time.epoch < part.time.epoch):
+                    outgoing.stated[part.link] = part
+            self._let_go(child, bundle)
+            del outgoing.bundles[outgoing.first]
+            outgoing.first += 1
+        outgoing.cursor = max(outgoing.cursor, outgoing.first)
         outgoing.floor = Floor(position.stamp, position.epoch, horizon)
+        while self._in_memory and self._gone(*self._in_memory[0]):
+            self._in_memory.popleft()
 
     def marks_at(self, child: int, epoch: int) -> dict[int, Part]:
         """Per link, the newest mark at or before an epoch."""
         found: dict[int, Part] = {}
-        for bundle in self._outgoing[child].bundles:
+        for bundle in self._outgoing[child].all():
             for part in bundle.parts:
                 if part.kind == MARK and part.time.epoch <= epoch:
                     known = found.get(part.link)
@@ -191,50 +207,57 @@ class PayloadLog:
         return found
 
     def over_budget(self) -> list[tuple[int, Bundle]]:
-        """(child, bundle) to move out of memory until the rest fits the budget, oldest first."""
-        if self.budget_bytes is None or self.memory_bytes <= self.budget_bytes:
-            return []
-        excess = self.memory_bytes - self.budget_bytes
+        """(child, bundle) to move out of memory until the rest fits the budget, oldest first.
+
+        Each is given once; :meth:`spilled` must follow.
+        """
         chosen: list[tuple[int, Bundle]] = []
-        candidates = sorted(
-            (bundle.stamp, child, index)
-            for child, outgoing in self._outgoing.items()
-            for index, bundle in enumerate(outgoing.bundles[: outgoing.cursor])
-            if _in_memory(bundle)
-        )
-        for _, child, index in candidates:
-            if excess <= 0:
-                break
-            bundle = self._outgoing[child].bundles[index]
-            excess -= _in_memory(bundle)
-            chosen.append((child, bundle))
+        if self.budget_bytes is None:
+            return chosen
+        while self._in_memory and self.memory_bytes - self._spilling_bytes > self.budget_bytes:
+            child, number = self._in_memory.popleft()
+            bundle = self._outgoing[child].bundles.get(number)
+            if bundle is not None:
+                self._spilling[child, bundle.stamp] = number
+                self._spilling_bytes += _memory_bytes(bundle)
+                chosen.append((child, bundle))
         return chosen
 
     def spilled(self, child: int, stamp: Stamp, references: tuple[object, ...]) -> None:
         """A bundle's payloads were moved out of memory; these are their references."""
-        outgoing = self._outgoing[child]
-        for index, bundle in enumerate(outgoing.bundles):
-            if bundle.stamp != stamp or not _in_memory(bundle):
-                continue
-            self.memory_bytes -= _in_memory(bundle)
-            parts = zip(bundle.parts, references, strict=True)
-            outgoing.bundles[index] = bundle._replace(
-                parts=tuple(
-                    part._replace(payload=Spilled(reference)) if part.size else part
-                    for part, reference in parts
-                )
-            )
+        number = self._spilling.get((child, stamp))
+        if number is None:
             return
+        outgoing = self._outgoing[child]
+        bundle = outgoing.bundles[number]
+        self._let_go(child, bundle)
+        parts = zip(bundle.parts, references, strict=True)
+        outgoing.bundles[number] = bundle._replace(
+            parts=tuple(
+                part._replace(payload=Spilled(reference)) if _held(part) else part
+                for part, reference in parts
+            )
+        )
 
     def snapshot(self) -> dict[int, tuple[Bundle, ...]]:
         """The bundles of each child, for a checkpoint."""
-        return {child: tuple(self._outgoing[child].bundles) for child in sorted(self._outgoing)}
+        return {child: tuple(self._outgoing[child].all()) for child in sorted(self._outgoing)}
 
     def restore(self, bundles: Mapping[int, tuple[Bundle, ...]]) -> None:
         """Take the log of a checkpoint."""
         for child, logged in bundles.items():
             for bundle in logged:
                 self.append(child, bundle)
+
+    def _let_go(self, child: int, bundle: Bundle) -> None:
+        """A bundle's payloads leave memory."""
+        held = _memory_bytes(bundle)
+        self.memory_bytes -= held
+        if self._spilling.pop((child, bundle.stamp), None) is not None:
+            self._spilling_bytes -= held
+
+    def _gone(self, child: int, number: int) -> bool:
+        return number not in self._outgoing[child].bundles
 
 
 @dataclass(frozen=True)
@@ -244,5 +267,9 @@ class Spilled:
     reference: object
 
 
-def _in_memory(bundle: Bundle) -> int:
-    return sum(part.size for part in bundle.parts if not isinstance(part.payload, Spilled))
+def _held(part: Part) -> bool:
+    return part.size > 0 and not isinstance(part.payload, Spilled)
+
+
+def _memory_bytes(bundle: Bundle) -> int:
+    return sum(part.size for part in bundle.parts if _held(part))

@@ -19,7 +19,8 @@ A live sender whose log does not reach back to a failed child's position joins t
 (``joining``); the controller then fences it, asks again and plans again.
 
 With all nodes but the sources failed the same plan is the watermark: no recovery ever asks for
-anything behind its positions (:func:`watermark`).
+anything behind its positions (:func:`watermark`).  Logs are cut by :func:`low_epoch`, which is
+cheaper to know and never past it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from penstock.core.causal.logs import Fact
 from penstock.core.causal.reports import Plan, Report, Saved, Start, Stored, Target
 from penstock.core.causal.times import END, ZERO, Stamp
 
-__all__ = ["low_epoch", "plan", "watermark"]
+__all__ = ["low_epoch", "plan", "watermark", "watermark_epoch"]
 
 _NOTHING = Stored()
 _BOTTOM = Floor()
@@ -307,6 +308,22 @@ def watermark(graph: CausalGraph, stored: Mapping[int, Stored]) -> Plan:
     return plan(graph, failed, always, stored)
 
 
-def low_epoch(found: Plan) -> int:
+def watermark_epoch(found: Plan) -> int:
     """Every epoch up to this one is behind the watermark at every node."""
     return min((start.completed for start in found.starts.values()), default=-1)
+
+
+def low_epoch(graph: CausalGraph, stored: Mapping[int, Stored]) -> int:
+    """No recovery goes back behind this epoch: a cheap bound, at or before the watermark.
+
+    It is the least over the nodes with state of the epoch at the older of their two newest
+    checkpoints, and over the sinks of the last published epoch.
+    """
+    return min(
+        (
+            found.checkpoints[-2:][0].report.completed
+            for node, found in stored.items()
+            if graph.kinds[node] in (Kind.STATEFUL, Kind.ORDERED, Kind.SINK)
+        ),
+        default=-1,
+    )

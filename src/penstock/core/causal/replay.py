@@ -75,6 +75,8 @@ class Replay(Generic[I]):
     _next: int = 0
     _arrivals: int = 0
     _completed: int = -1
+    _looked: set[int] = field(default_factory=set)
+    """Rows in which nothing serves the present target, and nothing has come since that could."""
 
     def __post_init__(self) -> None:
         self._rows = {sender: deque() for sender in self.senders}
@@ -104,6 +106,9 @@ class Replay(Generic[I]):
         """
         self._arrivals += 1
         self._rows[sender].append(_Arrival(self._arrivals, stamp, epoch, item, only_marks, marked))
+        target = self.waiting_for
+        if marked >= 0 or target is None or epoch <= target.made_from.epoch:
+            self._looked.discard(sender)
 
     def next(self, marked: Mapping[int, int], completable: Sequence[int]) -> Turn[I] | None:
         """The next turn, if what it needs has arrived.
@@ -152,10 +157,11 @@ class Replay(Generic[I]):
             return Turn(None, target.stamp, None)
         for sender in sorted(self._rows):
             row = self._rows[sender]
-            if marked.get(sender, -1) >= epoch:
+            if sender in self._looked or marked.get(sender, -1) >= epoch:
                 continue
-            ends = [arrival.marked for arrival in row if arrival.marked >= epoch]
-            last = ends[0] if ends else epoch
+            last = epoch
+            if row and row[0].epoch > epoch:
+                last = next((a.marked for a in row if a.marked >= epoch), epoch)
             for place, arrival in enumerate(row):
                 if arrival.epoch > last:
                     continue
@@ -163,11 +169,13 @@ class Replay(Generic[I]):
                     del row[place]
                     return Turn(arrival.item, None, target.stamp)
                 return Turn(row.popleft().item, None, target.stamp)
+            self._looked.add(sender)
         return None
 
     def _reached(self) -> None:
         """Go to the next target that is not behind us: one completion may stand for several."""
         self._next += 1
+        self._looked.clear()
         while not self.over:
             target = self.targets[self._next]
             if not target.loose or target.made_from.epoch > self._completed:

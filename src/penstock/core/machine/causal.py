@@ -124,7 +124,7 @@ class CausalMachine(CausalPeers):
             self._clock[sender] = self._base[sender] = position.stamp
         if checkpoint is not None:
             self.newest = checkpoint.report.newest
-            self.diffs.diffs = list(checkpoint.report.diffs)
+            self.diffs.diffs = deque(checkpoint.report.diffs)
             self.diffs.minimum = {(f.node, f.parent): f for f in checkpoint.report.facts}
             self.log.restore(checkpoint.log)
         for child, position in start.positions.items():
@@ -229,7 +229,7 @@ class CausalMachine(CausalPeers):
             while (turn := self._replay.next(self._marked, ())) is not None:
                 if turn.item is not None:
                     self._queue.append(turn.item)
-            self._replay = None
+            self._replay, self._taken = None, {}
             effects.append(Recovered())
         if self._completable:
             return FREE

@@ -174,26 +174,26 @@ class CausalOutput(NodeMachine):
     def _sends(self, child: int, bundle: Bundle) -> list[CausalEffect]:
         effects: list[CausalEffect] = []
         for number, part in enumerate(bundle.parts, 1):
-            message = self._message(
+            sequence = self._sent.get((part.link, child), 0) + 1
+            self._sent[part.link, child] = sequence
+            message = Message(
                 part.kind,
                 part.link,
+                self.node,
                 child,
+                self.incarnation,
+                sequence,
                 part.time,
                 part.watermark_us,
                 part.cut_us,
                 part.payload,
                 part.size,
+                self.peers[child],
+                bundle.stamp,
+                bundle.diff,
+                number < len(bundle.parts),
             )
-            effects.append(
-                Send(
-                    message._replace(
-                        target_incarnation=self.peers[child],
-                        stamp=bundle.stamp,
-                        diff=bundle.diff,
-                        more=number < len(bundle.parts),
-                    )
-                )
-            )
+            effects.append(Send(message))
         return effects
 
     def is_open(self, child: int) -> bool:

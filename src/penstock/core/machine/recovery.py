@@ -30,8 +30,9 @@ from typing import NamedTuple
 
 from penstock.core.causal.clocks import Position
 from penstock.core.causal.graph import CausalGraph
-from penstock.core.causal.plan import low_epoch, plan, watermark
+from penstock.core.causal.plan import plan
 from penstock.core.causal.reports import Plan, Report, Start, Stored
+from penstock.core.causal.times import ZERO
 
 __all__ = [
     "Collect",
@@ -106,13 +107,11 @@ class OpenEdge(NamedTuple):
 
 
 class Truncate(NamedTuple):
-    """Tell a node that nobody goes back behind these positions."""
+    """Tell a node that nobody goes back behind these positions, nor behind this epoch."""
 
     node: int
     positions: Mapping[int, Position]
     epoch: int
-    checkpoint: int | None
-    """Checkpoints before this one may go."""
 
 
 class GiveUp(NamedTuple):
@@ -156,6 +155,7 @@ class RecoveryMachine:
         self._round: _Round | None = None
         self._unopened: set[tuple[int, int]] = set()
         self._hit: set[int] = set()
+        self._truncated = -1
         self.history: list[Plan] = []
 
     @property
@@ -167,6 +167,16 @@ class RecoveryMachine:
     def quiet(self) -> bool:
         """Whether everybody is as good as everybody else."""
         return not self.record.unfinished
+
+    @property
+    def round(self) -> int:
+        """The number of the newest fence."""
+        return self._number
+
+    @property
+    def open(self) -> bool:
+        """Whether every edge of the newest plan is open."""
+        return self._round is None and not self._unopened
 
     # -- events ----------------------------------------------------------------------------------
 
@@ -240,21 +250,14 @@ class RecoveryMachine:
         )
         return [Persist(self.record)]
 
-    def watermark_due(self, stored: Mapping[int, Stored]) -> list[RecoveryEffect]:
-        """Now and then, with what is durable of all nodes: what may be forgotten."""
-        if not self.quiet:
+    def truncate_due(self, low: int) -> list[RecoveryEffect]:
+        """Now and then, with the low epoch of what is durable: what may be forgotten."""
+        if low <= self._truncated:
             return []
-        found = watermark(self.graph, stored)
-        if found.impossible is not None:
-            return []
-        epoch = low_epoch(found)
+        self._truncated = low
+        position = Position(ZERO, low)
         return [
-            Truncate(
-                node,
-                {child: found.position(node, child) for child in self.graph.children[node]},
-                epoch,
-                found.starts[node].checkpoint if node in found.starts else None,
-            )
+            Truncate(node, dict.fromkeys(self.graph.children[node], position), low)
             for node in self.graph.order
         ]
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.core.causal.diffs import Link, pairs, show_diff
 from penstock.core.causal.graph import Kind
+from penstock.core.causal.plan import watermark, watermark_epoch
+from penstock.core.causal.reports import Stored
 from penstock.core.causal.times import Stamp
 from penstock.core.machine.causal_effects import Restated
 from penstock.core.machine.messages import DATA, Complete, Deliver, Message
@@ -151,6 +154,12 @@ class Monitor:
         if epoch not in self._inputs:
             self._inputs[epoch] = expected(world.shape, cuts, epoch, fresh(world.shape))
         return self._inputs[epoch][node]
+
+    def truncated(self, low: int, stored: Mapping[int, Stored]) -> None:
+        """Logs are cut by epoch: never behind what the loss of everything would ask for."""
+        found = watermark(self.world.shape.graph, stored)
+        if found.impossible is not None or low > watermark_epoch(found):
+            raise Violation("watermark", f"logs are cut at {low}: {found}")
 
     # -- the end ---------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from penstock.core.machine.causal_effects import CausalEffect, Checkpoint, Store
 from penstock.core.machine.causal_output import Item, Step
 from penstock.core.machine.causal_source import CausalSource
 from penstock.core.machine.messages import Message
-from penstock.core.machine.recovery import Record, RecoveryEffect, RecoveryMachine, Truncate
+from penstock.core.machine.recovery import Record, RecoveryEffect, RecoveryMachine
 
 __all__ = ["MUTANTS", "REAL", "Mutant"]
 
@@ -178,19 +178,15 @@ class _StatesTooSoon(CausalMachine):
 
 
 class _TruncatesTooFar(RecoveryMachine):
-    def watermark_due(self, stored: Mapping[int, Stored]) -> list[RecoveryEffect]:
-        return [
-            effect._replace(
-                positions={
-                    child: Position(position.stamp, position.epoch + 1)
-                    for child, position in effect.positions.items()
-                },
-                epoch=effect.epoch + 1,
-            )
-            if isinstance(effect, Truncate)
-            else effect
-            for effect in super().watermark_due(stored)
-        ]
+    def truncate_due(self, low: int) -> list[RecoveryEffect]:
+        return super().truncate_due(low + 1)
+
+
+class _ForgetsMarks(CausalMachine):
+    def truncate(self, positions: Mapping[int, Position], epoch: int) -> None:
+        super().truncate(positions, epoch)
+        for child in self.children:
+            self.log._outgoing[child].stated.clear()
 
 
 class _NoClosure(RecoveryMachine):
@@ -293,6 +289,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("states-nothing", "senders restate their watermarks", _StatesNothing),
     Mutant("states-too-soon", "watermarks are restated when they are certain", _StatesTooSoon),
     Mutant("truncates-too-far", "one watermark (12)", recovery=_TruncatesTooFar),
+    Mutant("forgets-marks", "the newest mark behind a truncation is kept", _ForgetsMarks),
     Mutant("no-closure", "closure (6)", recovery=_NoClosure),
     Mutant("direct-children-only", "all witnesses (5)", recovery=_OnlyDirectChildren),
     Mutant("forgets-unfinished", "failed until recovered (4)", recovery=_ForgetsUnfinished),

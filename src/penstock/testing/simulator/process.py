@@ -7,15 +7,18 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.causal.graph import Kind
+from penstock.core.causal.logs import Spilled
 from penstock.core.causal.reports import Start
 from penstock.core.machine.causal import CausalMachine
 from penstock.core.machine.causal_effects import (
     CausalEffect,
+    Checkpoint,
     ReadAgain,
     Recovered,
     Restated,
     ResumeReading,
     Retire,
+    Spill,
     StoreCut,
     StoreDeterminants,
     TakeCheckpoint,
@@ -65,11 +68,18 @@ class Process:
         self.vertex = Vertex(self.kind, node, world.shape.modes[node])
         self._queue: deque[CausalEffect] = deque()
         self._busy = False
+        self._disk: list[Any] = []
         graph = world.shape.graph
         mutant = world.mutant
         if self.kind is Kind.SOURCE:
             self.machine: CausalMachine = mutant.source(
-                node, {}, outlets(world, node), incarnation, incarnations, start=start
+                node,
+                {},
+                outlets(world, node),
+                incarnation,
+                incarnations,
+                start=start,
+                budget_bytes=world.shape.budget_bytes,
             )
             return
         checkpoint = None
@@ -86,6 +96,7 @@ class Process:
             determined=node in graph.determined,
             start=start,
             checkpoint=checkpoint,
+            budget_bytes=world.shape.budget_bytes,
             stateful=self.kind in (Kind.STATEFUL, Kind.ORDERED),
         )
 
@@ -112,7 +123,8 @@ class Process:
         world = self.world
         machine = self.machine
         if isinstance(effect, Send):
-            world.network.send(self, effect.message)
+            message = effect.message
+            world.network.send(self, message._replace(payload=self._fetch(message.payload)))
         elif isinstance(effect, Deliver):
             rows: tuple[Row, ...] = effect.payload  # type: ignore[assignment]
             world.monitor.delivered(self, effect)
@@ -139,7 +151,12 @@ class Process:
         elif isinstance(effect, StoreDeterminants):
             self.writes.append(("determinants", effect))
         elif isinstance(effect, TakeCheckpoint):
-            self.writes.append(("checkpoint", (effect.checkpoint, self.vertex.copy())))
+            self.writes.append(("checkpoint", (self._whole(effect), self.vertex.copy())))
+        elif isinstance(effect, Spill):
+            payloads = [part.payload for part in effect.bundle.parts]
+            self._disk += payloads
+            places = range(len(self._disk) - len(payloads), len(self._disk))
+            machine.spilled(effect.child, effect.bundle.stamp, tuple(places))
         elif isinstance(effect, TellReport):
             world.tell("report", self, (effect.round, effect.report))
         elif isinstance(effect, TellOpened):
@@ -148,6 +165,23 @@ class Process:
             world.tell("recovered", self, None)
         elif isinstance(effect, Retire):
             self.alive = False
+
+    def _fetch(self, payload: object) -> object:
+        """A payload, read again if it was moved out of memory."""
+        return self._disk[payload.reference] if isinstance(payload, Spilled) else payload  # type: ignore[call-overload]
+
+    def _whole(self, effect: TakeCheckpoint) -> Checkpoint:
+        """A checkpoint has the payloads themselves: what was moved out of memory dies with us."""
+        log = {
+            child: tuple(
+                bundle._replace(
+                    parts=tuple(p._replace(payload=self._fetch(p.payload)) for p in bundle.parts)
+                )
+                for bundle in bundles
+            )
+            for child, bundles in effect.checkpoint.log.items()
+        }
+        return effect.checkpoint._replace(log=log)
 
     def _produce(self, rows: tuple[Row, ...], time: Time) -> None:
         parts = distribute(self.world.shape, self.node, rows)

@@ -52,6 +52,8 @@ class Shape:
     cut_share: float = 0.35
     skip_share: float = 0.0
     """How often a source leaves epochs out."""
+    budget_bytes: int | None = None
+    """How much of its log a node keeps in memory."""
 
 
 def source_rows(source: int, start: int, end: int) -> Rows:
@@ -245,4 +247,5 @@ def random_shape(random: Random) -> Shape:
         modes,
         epochs=random.choice((2, 3, 4, 6)),
         skip_share=random.choice((0.0, 0.3, 0.6)),
+        budget_bytes=random.choice((None, 0, 40)),
     )

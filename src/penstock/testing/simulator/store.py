@@ -77,10 +77,10 @@ class Store:
             self.checkpoints[node] = [k for k in self.checkpoints[node] if k.key <= key]
             self.determinants[node] = [d for d in self.determinants[node] if d[0].stamp <= trim]
 
-    def forget(self, node: int, key: int) -> None:
-        """Nobody goes back behind a checkpoint."""
+    def forget(self, node: int) -> None:
+        """Two checkpoints are enough, and determinants after the older one."""
         if node in self.checkpoints:
-            self.checkpoints[node] = [k for k in self.checkpoints[node] if k.key >= key]
+            self.checkpoints[node] = self.checkpoints[node][-2:]
             stamp = self.checkpoints[node][0].checkpoint.report.stamp
             self.determinants[node] = [d for d in self.determinants[node] if d[0].stamp > stamp]
 

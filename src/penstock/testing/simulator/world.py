@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.causal.diffs import show_diff
 from penstock.core.causal.graph import Kind
+from penstock.core.causal.plan import low_epoch
 from penstock.core.causal.reports import Cut
 from penstock.core.machine.causal_effects import StoreCut
 from penstock.core.machine.messages import MARK, Message
@@ -81,7 +82,7 @@ class World:
         self.laggards: frozenset[tuple[int, int]] = frozenset()
         """Edges that are slow."""
         self.checkpoint_share = self.random.choice((0.0, 0.4, 0.9))
-        self.watermark_share = self.random.choice((0.0, 0.1, 0.3))
+        self.truncate_share = self.random.choice((0.0, 0.1, 0.3))
         plan_faults(self)
 
     # -- running ---------------------------------------------------------------------------------
@@ -143,8 +144,8 @@ class World:
                 found.append((self._hear, None))
             for number in range(len(self.detections)):
                 found.append((self._detect, number))
-            if found and self.random.random() < self.watermark_share:
-                found.append((self._watermark, None))
+            if found and self.random.random() < self.truncate_share:
+                found.append((self._truncate, None))
         for number in range(len(self.starting)):
             found.append((self._spawn, number))
         return found
@@ -257,10 +258,13 @@ class World:
                 when = self.steps + self.random.randint(1, 60)
                 self.pending = sorted([*self.pending, (when, "during_recovery")])
 
-    def _watermark(self, _: None) -> None:
-        if self.controller is not None and self.controller.quiet:
-            stored = self.store.stored(self.shape.graph.order)
-            self.control(self.controller.watermark_due(stored))
+    def _truncate(self, _: None) -> None:
+        if self.controller is None:
+            return
+        stored = self.store.stored(self.shape.graph.order)
+        low = low_epoch(self.shape.graph, stored)
+        self.monitor.truncated(low, stored)
+        self.control(self.controller.truncate_due(low))
 
     def control(self, effects: list[RecoveryEffect]) -> None:
         """Perform the controller's effects; it may die between any two of them."""
@@ -285,8 +289,7 @@ class World:
             elif isinstance(effect, StartNode):
                 self.starting.append(effect)
             elif isinstance(effect, Truncate):
-                if effect.checkpoint is not None:
-                    self.store.forget(effect.node, effect.checkpoint)
+                self.store.forget(effect.node)
                 self._queue_for(effect.node, effect)
             elif isinstance(effect, Fence):
                 self._queue_for(effect.node, effect)
