@@ -27,9 +27,11 @@ __all__ = [
     "Frame",
     "decode_frame",
     "encode_frame",
+    "has_dictionary",
     "pack_control",
     "read_batch",
     "unpack_control",
+    "write_batch",
 ]
 
 FRAME_SCHEMA = pa.schema({"payload": pa.large_binary()})
@@ -77,7 +79,7 @@ def encode_frame(frame: Frame) -> tuple[bytes, pa.RecordBatch | None]:
             header += (message.target_incarnation, message.stamp, message.diff, message.more)
         headers.append(header)
         if message.kind == DATA:
-            payloads.append(_write_batch(message.payload))
+            payloads.append(write_batch(message.payload))
     metadata = msgpack.packb((frame.first, frame.acknowledged, frame.consumed, headers))
     if not payloads:
         return metadata, None
@@ -143,15 +145,15 @@ def _payloads(rows: pa.RecordBatch) -> list[pa.Buffer]:
 
 def read_batch(payload: Any, schema: pa.Schema) -> pa.RecordBatch:
     """The record batch in a payload, without copying its columns."""
-    if _has_dictionary(schema):
+    if has_dictionary(schema):
         with pa.ipc.open_stream(payload) as stream:
             return stream.read_next_batch()
     return pa.ipc.read_record_batch(payload, schema)
 
 
-def _write_batch(batch: Any) -> pa.Buffer:
+def write_batch(batch: Any) -> pa.Buffer:
     """A batch alone, or, where columns refer to dictionaries, a stream that has these as well."""
-    if not _has_dictionary(batch.schema):
+    if not has_dictionary(batch.schema):
         return batch.serialize()
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, batch.schema) as stream:
@@ -159,12 +161,12 @@ def _write_batch(batch: Any) -> pa.Buffer:
     return out.getvalue()
 
 
-def _has_dictionary(columns: Any) -> bool:
+def has_dictionary(columns: Any) -> bool:
     """Whether a schema, or the children of a type, have dictionaries anywhere inside."""
     for column in columns:
         kind = column.type
         if isinstance(kind, pa.DictionaryType):
             return True
-        if kind.num_fields and _has_dictionary([kind.field(i) for i in range(kind.num_fields)]):
+        if kind.num_fields and has_dictionary([kind.field(i) for i in range(kind.num_fields)]):
             return True
     return False

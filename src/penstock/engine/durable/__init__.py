@@ -1,0 +1,21 @@
+"""What a node makes durable, and payloads that left memory.
+
+    state/<stage>/<shard>/<incarnation>/checkpoint-<key>.arrow      state, clock and both logs
+    state/<stage>/<shard>/<incarnation>/determinants.log            which input came when
+
+The folder belongs to one incarnation.  A fence renames it, so that whatever the old one writes is
+refused by the file system itself.
+"""
+
+from penstock.engine.durable.node_store import NodeStore, fence, load_checkpoint, read_stored
+from penstock.engine.durable.spill import SpillFile
+from penstock.engine.durable.writer import CheckpointWriter
+
+__all__ = [
+    "CheckpointWriter",
+    "NodeStore",
+    "SpillFile",
+    "fence",
+    "load_checkpoint",
+    "read_stored",
+]

@@ -1,0 +1,239 @@
+"""The store of one node: its checkpoints and determinants, for one incarnation at a time.
+
+The folder of an incarnation is made by :func:`fence` and by nobody else.  Fencing renames it to the
+new incarnation's, in one step.  Whoever still writes for the old one finds that its folder is gone:
+a checkpoint cannot be given its name, and an append to the log, though its file is open, is not
+reported as durable.  Logs go on in new files, so what the old one appends later is never read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import quote
+
+from penstock.core.causal.clocks import Floor, Position
+from penstock.core.causal.diffs import Diff
+from penstock.core.causal.reports import Report, Saved, Stored
+from penstock.core.causal.times import ZERO, Stamp
+from penstock.core.machine.causal_effects import Checkpoint
+from penstock.engine.chain_state import ChainState
+from penstock.engine.durable.checkpoint_file import (
+    DamagedError,
+    read_checkpoint,
+    read_report,
+    write_checkpoint,
+)
+from penstock.engine.durable.determinants import DeterminantLog
+from penstock.engine.store_log import sync_directory
+from penstock.errors import PeerError, TransientError
+
+__all__ = ["NodeStore", "fence", "load_checkpoint", "read_stored"]
+
+log = logging.getLogger(__name__)
+
+KEPT = 2
+"""Checkpoints that are kept."""
+LOG_BYTES_MAX = 1 << 20
+"""A log of determinants is cut at its beginning when it is longer than this."""
+
+_NAME = re.compile(r"checkpoint-(\d{12,})\.arrow")
+
+
+class NodeStore:
+    """What one incarnation of a node makes durable; :func:`fence` must have made its folder."""
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        stage: str,
+        shard: int,
+        incarnation: int,
+        sync: bool = True,
+    ) -> None:
+        self.name = f"{stage}[{shard}]"
+        self.incarnation = incarnation
+        self.path = _folder(directory, stage, shard) / str(incarnation)
+        self._sync = sync
+        self._log = DeterminantLog(self.path / "determinants.log", sync)
+
+    # -- checkpoints -----------------------------------------------------------------------------
+
+    def keys(self) -> list[int]:
+        """The keys of the checkpoints that there are, oldest first."""
+        return sorted(
+            int(found.group(1)) for name in self._names() if (found := _NAME.fullmatch(name))
+        )
+
+    def write_checkpoint(self, key: int, checkpoint: Checkpoint, state: ChainState) -> int:
+        """Make a checkpoint durable; returns its size in bytes."""
+        path = self.checkpoint_path(key)
+        temporary = path.with_suffix(".tmp")
+        try:
+            size = write_checkpoint(temporary, checkpoint, state, self._sync)
+            os.replace(temporary, path)
+        except FileNotFoundError as error:
+            raise self._fenced() from error
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+        if self._sync:
+            with contextlib.suppress(FileNotFoundError):  # fenced since then, with the checkpoint
+                sync_directory(self.path)
+        return size
+
+    def load_checkpoint(self, key: int) -> tuple[Checkpoint, ChainState]:
+        """Read a checkpoint.
+
+        One that is damaged is put out of the way, so that the next plan uses the one before it.
+        """
+        path = self.checkpoint_path(key)
+        try:
+            return read_checkpoint(path)
+        except (DamagedError, FileNotFoundError) as error:
+            with contextlib.suppress(OSError):
+                os.replace(path, path.with_suffix(".damaged"))
+            raise TransientError(
+                f"node {self.name}: checkpoint {path} cannot be used ({error}); start the node "
+                "again, from the checkpoint before it",
+                node=self.name,
+                checkpoint=key,
+            ) from error
+
+    def drop_before(self, key: int) -> None:
+        """Forget the checkpoints before one, and now and then the determinants before them."""
+        keys = self.keys()
+        for old in keys:
+            if old < key:
+                self.checkpoint_path(old).unlink(missing_ok=True)
+        kept = [one for one in keys if one >= key]
+        if kept and self._log.size_bytes > LOG_BYTES_MAX:
+            begin = read_report(self.checkpoint_path(kept[0])).stamp
+            self._log.cut(lambda stamp: stamp > begin, begin)
+
+    def prune(self) -> None:
+        """Forget all but the newest checkpoints."""
+        keys = self.keys()
+        if len(keys) > KEPT:
+            self.drop_before(keys[-KEPT])
+
+    def roll_back(self, key: int, trim: Stamp) -> None:
+        """The node starts from a checkpoint (0: its initial state): what came after it is void."""
+        for newer in self.keys():
+            if newer > key:
+                self.checkpoint_path(newer).unlink(missing_ok=True)
+        self.truncate_determinants(trim)
+
+    # -- determinants ----------------------------------------------------------------------------
+
+    def append_determinants(self, diffs: Iterable[Diff]) -> None:
+        """Make the order of inputs durable."""
+        self._log.append(diffs)
+
+    def truncate_determinants(self, after: Stamp) -> None:
+        """Forget the determinants of later steps."""
+        self._log.cut(lambda stamp: stamp <= after)
+
+    def determinants(self) -> tuple[Stamp, tuple[Diff, ...]]:
+        """Where the log begins (``ZERO``: at the beginning of everything), and what is in it."""
+        return self._log.read()
+
+    def close(self) -> None:
+        """Close the log; a later append opens it again."""
+        self._log.close()
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def checkpoint_path(self, key: int) -> Path:
+        """The file of a checkpoint."""
+        return self.path / f"checkpoint-{key:012d}.arrow"
+
+    def _names(self) -> list[str]:
+        try:
+            return os.listdir(self.path)
+        except FileNotFoundError as error:
+            raise self._fenced() from error
+
+    def _fenced(self) -> PeerError:
+        return PeerError(
+            f"node {self.name}: incarnation {self.incarnation} was replaced, its folder "
+            f"{self.path} is gone; it must stop",
+            node=self.name,
+            incarnation=self.incarnation,
+        )
+
+
+def load_checkpoint(store: NodeStore, key: int) -> tuple[Checkpoint, ChainState]:
+    """See :meth:`NodeStore.load_checkpoint`."""
+    return store.load_checkpoint(key)
+
+
+def fence(
+    directory: str | os.PathLike[str], stage: str, shard: int, incarnation: int, sync: bool = False
+) -> None:
+    """Give a node's store to a new incarnation and refuse every older one; doing it again is fine.
+
+    Called by the controller alone.
+    """
+    folder = _folder(directory, stage, shard)
+    folder.mkdir(parents=True, exist_ok=True)
+    there = sorted(int(name) for name in os.listdir(folder) if name.isdigit())
+    if there and there[-1] > incarnation:
+        raise PeerError(
+            f"the store of {stage}[{shard}] belongs to incarnation {there[-1]} already, so it "
+            f"cannot be given to {incarnation}: does another driver run this flow?"
+        )
+    path = folder / str(incarnation)
+    if not there:
+        path.mkdir()
+    elif there[-1] < incarnation:
+        os.rename(folder / str(there[-1]), path)
+    if sync:
+        sync_directory(folder)
+    for name in os.listdir(path):
+        if name.endswith(".tmp"):
+            (path / name).unlink(missing_ok=True)
+    DeterminantLog(path / "determinants.log", sync).cut(lambda stamp: True)
+
+
+def read_stored(
+    directory: str | os.PathLike[str],
+    stage: str,
+    shard: int,
+    incarnation: int,
+    node: int,
+    children: Iterable[int],
+    parents: Iterable[int] = (),
+) -> Stored:
+    """What a plan may build on: reports of the checkpoints, and the determinants.
+
+    Key 0 stands for the initial state.  It is there unless determinants that it would need are
+    gone.  Checkpoints that cannot be read are left out.
+    """
+    store = NodeStore(directory, stage, shard, incarnation)
+    begin, determinants = store.determinants()
+    saved: list[Saved] = []
+    if begin == ZERO:
+        initial = Report(
+            node,
+            clock=dict.fromkeys(parents, Position()),
+            floors=dict.fromkeys(children, Floor()),
+        )
+        saved.append(Saved(0, initial))
+    keys = store.keys()
+    for key in keys:
+        path = store.checkpoint_path(key)
+        try:
+            saved.append(Saved(key, read_report(path)))
+        except (DamagedError, FileNotFoundError) as error:
+            log.warning("node %s: checkpoint %s is left out: %s", store.name, path, error)
+    return Stored(tuple(saved), determinants)
+
+
+def _folder(directory: str | os.PathLike[str], stage: str, shard: int) -> Path:
+    return Path(directory) / "state" / quote(stage, safe="[]() ") / f"{shard:05d}"

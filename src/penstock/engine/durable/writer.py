@@ -1,0 +1,77 @@
+"""Checkpoints are written by one thread of a host, in the order in which they were taken."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from penstock.core.machine.causal_effects import Checkpoint
+from penstock.engine.chain_state import ChainState
+from penstock.engine.durable.node_store import NodeStore
+
+__all__ = ["CheckpointWriter"]
+
+WAITING_MAX = 64
+"""So many checkpoints may wait; who brings one more waits for one of them."""
+
+
+class _Job(NamedTuple):
+    store: NodeStore
+    key: int
+    checkpoint: Checkpoint
+    state: ChainState
+    done: Callable[[int, float], None]
+
+
+class CheckpointWriter:
+    """Writes checkpoints in the background and drops the ones that they replace.
+
+    ``done(bytes, seconds)`` is called in the writer's thread when a checkpoint is durable; else
+    ``failed(node, error)`` is, and the node goes on with the checkpoint that it had.
+    """
+
+    def __init__(self, failed: Callable[[str, Exception], None]) -> None:
+        self._failed = failed
+        self._jobs: queue.Queue[_Job | None] = queue.Queue(WAITING_MAX)
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def submit(
+        self,
+        store: NodeStore,
+        key: int,
+        checkpoint: Checkpoint,
+        state: ChainState,
+        done: Callable[[int, float], None],
+    ) -> None:
+        """Write a checkpoint soon."""
+        if self._closed:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, name="penstock-checkpoints", daemon=True
+            )
+            self._thread.start()
+        self._jobs.put(_Job(store, key, checkpoint, state, done))
+
+    def close(self) -> None:
+        """Write what was submitted, then end; called once nobody submits any more."""
+        self._closed = True
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            began = time.monotonic()
+            try:
+                size = job.store.write_checkpoint(job.key, job.checkpoint, job.state)
+                job.store.prune()
+            except Exception as error:
+                self._failed(job.store.name, error)
+                continue
+            job.done(size, time.monotonic() - began)
