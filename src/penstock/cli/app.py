@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli import chaos as chaos_command
 from penstock.cli import plan as plan_command
 from penstock.cli import simulate as simulate_command
 from penstock.cli.bench import bench_app
@@ -21,6 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("plan")(plan_command.plan)
+app.command("chaos")(chaos_command.chaos)
 app.command("simulate")(simulate_command.simulate)
 app.add_typer(bench_app, name="bench")
 

@@ -161,7 +161,7 @@ class StandaloneCluster:
     def stop(self) -> None:
         """End every process of the cluster, and remove its folder."""
         workers_first = [*self._processes[1:], *self._processes[:1]]
-        family = _descendants([process.pid for process in workers_first])
+        family = descendants([process.pid for process in workers_first])
         for process in workers_first:
             process.terminate()
         deadline = time.monotonic() + END_TIMEOUT_S
@@ -225,7 +225,7 @@ def _children() -> dict[int, list[int]]:
     return children
 
 
-def _descendants(pids: list[int]) -> dict[int, str | None]:
+def descendants(pids: list[int]) -> dict[int, str | None]:
     """The processes under ``pids`` with their times of birth."""
     children = _children()
     found: dict[int, str | None] = {}

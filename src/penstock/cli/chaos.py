@@ -1,0 +1,53 @@
+"""``penstock chaos``.
+
+Exit status: 0 if the published tables are right and nobody restarted who need not, else 1.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from penstock.cli.output import errors, print_json, print_table, set_up_logging
+
+__all__ = ["chaos"]
+
+
+def chaos(
+    kills: Annotated[int, typer.Option(min=1, help="How many processes are killed.")] = 20,
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=10, help="How long events are made; by default as long as kills take."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Chooses the victims.")] = 1,
+    rate: Annotated[float, typer.Option(min=1000, help="Events per second.")] = 20_000,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="Kill executor JVMs of a standalone cluster instead.")
+    ] = False,
+    connections: Annotated[
+        bool, typer.Option("--connections", help="Cut live connections instead: nobody dies.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Say more.")] = False,
+) -> None:
+    """Kill processes of a running flow with kill -9 and check that nothing is lost or doubled.
+
+    The flow has sources, a sharder, a windowed count, a join, an order-sensitive stage, a loop and
+    Parquet sinks; nodes of each kind are killed in turn, under load.
+    """
+    from penstock.bench.chaos import Chaos
+    from penstock.bench.chaos import chaos as run
+
+    set_up_logging(verbose)
+    result = run(Chaos(kills, seconds, seed, rate, cluster, connections))
+    if json:
+        print_json(result)
+    else:
+        shown = {name: value for name, value in result.items() if name != "each"}
+        print_table("Chaos", shown)
+    wanted = result["equal"] and not result["other_restarted"] and not result.get("restarted")
+    if not wanted:
+        errors.print("[red]The tables are wrong, or too many nodes were restarted.[/red]")
+        sys.exit(1)
