@@ -145,10 +145,10 @@ class RunningVertex(PartialVertex):
         self.sendBy(0, pa.RecordBatch.from_arrays(columns, names=names), time)
 
     def snapshot(self) -> dict[str, pa.Table]:
-        """One table ``groups``: keys and partial columns, sorted."""
-        table = self._store.table()
-        return {} if table is None else {"groups": sort_by(table, self.aggregation.keys)}
+        """One table ``groups``: keys and partial columns; the last row of a key counts."""
+        table = self._store.history()
+        return {} if table is None else {"groups": table}
 
     def load(self, state: Mapping[str, pa.Table]) -> None:
         if "groups" in state:
-            self._store.replace(state["groups"])
+            self._store.load(state["groups"])

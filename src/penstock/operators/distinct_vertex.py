@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.operators.encoding import canonical, group_codes
 from penstock.operators.grouping import array_of, sort_rows
@@ -143,15 +144,15 @@ class DistinctVertex(StatefulVertex):
     # -- snapshots -------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, pa.Table]:
-        """One table ``seen``: the keys (with a time: and when), sorted."""
-        table = self._store.table()
-        return {} if table is None or not table.num_rows else {"seen": sort_rows(table)}
+        """One table ``seen``: the keys (with a time: and when); the last row of a key counts."""
+        table = self._store.history()
+        return {} if table is None or not table.num_rows else {"seen": table}
 
     def load(self, state: Mapping[str, pa.Table]) -> None:
         if "seen" in state:
-            self._store.replace(state["seen"])
+            self._store.load(state["seen"])
             if self.within_us is not None:
-                self._oldest = int(array_of(state["seen"], _TIME).to_numpy().min())
+                self._oldest = int(pc.min(state["seen"].column(_TIME)).as_py())
 
 
 def _spaced(codes: Any, times: Any, within: int) -> Any:

@@ -201,7 +201,7 @@ class JoinVertex(StatefulVertex):
     # -- snapshots -------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, pa.Table]:
-        """Tables ``left`` and ``right``: the rows kept, and whether they were matched, sorted."""
+        """Tables ``left`` and ``right``: the rows kept, and whether they were matched."""
         out = {}
         for port, name in enumerate(("left", "right")):
             parts = [
@@ -209,7 +209,7 @@ class JoinVertex(StatefulVertex):
                 for run in self._sides[port]
             ]
             if parts:
-                out[name] = sort_rows(pa.concat_tables(parts).combine_chunks())
+                out[name] = pa.concat_tables(parts)
         return out
 
     def load(self, state: Mapping[str, pa.Table]) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.operators.encoding import bits
+from penstock.operators.encoding import bits, group_codes
 from penstock.operators.grouping import array_of
 from penstock.operators.key_hash import key_hashes
 
@@ -101,6 +101,20 @@ class KeyedStore:
         if len(numbers) == self.rows_in_log and len(self._log) == 1:
             return self._log[0]
         return self._take(numbers)
+
+    def history(self) -> pa.Table | None:
+        """All rows with some that were replaced since, newest last, without a copy."""
+        return pa.concat_tables(self._log) if self._log else None
+
+    def load(self, history: pa.Table) -> None:
+        """Take a :meth:`history` as the whole content: the newest row of each key."""
+        rows = history.combine_chunks()
+        codes, first = group_codes([array_of(rows, key) for key in self.keys], rows.num_rows)
+        if len(first) < rows.num_rows:
+            order = np.argsort(codes, kind="stable")
+            last = np.append(np.flatnonzero(np.diff(codes[order])), rows.num_rows - 1)
+            rows = rows.take(pa.array(np.sort(order[last])))
+        self.replace(rows)
 
     def replace(self, rows: pa.Table) -> None:
         """Take ``rows`` (with different keys) as the whole content."""

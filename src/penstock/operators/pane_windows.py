@@ -237,13 +237,12 @@ class PaneVertex(PartialVertex):
     # -- snapshots -------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, pa.Table]:
-        """One table ``panes``: pane, keys, partial columns, sorted."""
-        keys = self.aggregation.keys
+        """One table ``panes``: pane, keys, partial columns; keys may repeat."""
         parts = []
         for pane in sorted(self._runs):
-            part = sort_by(self._runs[pane].merged(), keys)
-            starts = from_micros(np.full(part.num_rows, pane), self._bound)
-            parts.append(part.add_column(0, PANE, starts))
+            for part in self._runs[pane].tables():
+                starts = from_micros(np.full(part.num_rows, pane), self._bound)
+                parts.append(part.add_column(0, PANE, starts))
         return {"panes": pa.concat_tables(parts)} if parts else {}
 
     def load(self, state: Mapping[str, pa.Table]) -> None:
@@ -253,7 +252,7 @@ class PaneVertex(PartialVertex):
             self._bound = table.schema.field(PANE).type
             starts = micros(array_of(table, PANE))
             for pane, part in _split(table, starts).items():
-                self._runs_of(pane).add(part)
+                self._runs_of(pane).add_unmerged(part)
 
 
 def _split(partials: pa.Table, starts: Any) -> dict[int, pa.Table]:

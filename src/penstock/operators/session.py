@@ -240,10 +240,11 @@ class SessionVertex(PartialVertex):
         return pa.RecordBatch.from_arrays(columns, names=names)
 
     def snapshot(self) -> dict[str, pa.Table]:
-        """One table ``sessions``: first and last time, keys, partial columns, sorted."""
+        """One table ``sessions``: first and last time, keys, partial columns."""
         if self._open is None or not self._open.num_rows:
             return {}
-        return {"sessions": sort_by(self._open, [START, *self.aggregation.keys])}
+        return {"sessions": self._open}
 
     def load(self, state: Mapping[str, pa.Table]) -> None:
-        self._open = state.get("sessions")
+        sessions = state.get("sessions")
+        self._open = None if sessions is None else sessions.combine_chunks()
