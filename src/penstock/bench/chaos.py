@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from penstock.engine.spark.query import FlowQuery
 
-__all__ = ["Chaos", "chaos"]
+__all__ = ["Chaos", "chaos", "torture"]
 
 HOSTS = 6
 RATE = 20_000
@@ -63,6 +63,7 @@ class Chaos:
     rate: float = RATE
     cluster: bool = False
     connections: bool = False
+    hosts: int = HOSTS
 
     @property
     def load_s(self) -> float:
@@ -90,13 +91,21 @@ class _Drill:
 
 
 def chaos(settings: Chaos) -> dict[str, Any]:
+    """Torture a flow on a session of its own; give figures."""
+    with _session(settings) as (spark, cluster):
+        return torture(spark, settings, cluster)
+
+
+def torture(
+    spark: SparkSession, settings: Chaos, cluster: StandaloneCluster | None = None
+) -> dict[str, Any]:
     """Run the flow, torture it, check its tables; give figures."""
-    with _session(settings) as (spark, cluster), tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch:
         flow = ChaosFlow(settings.rate, settings.load_s, Ysb.soon(LEAD_S), Path(scratch))
         deadline = time.monotonic() + LEAD_S + settings.load_s - 1
         query = flow.flow.start(
             spark,
-            hosts=HOSTS,
+            hosts=settings.hosts,
             parallelism=2,
             epochInterval=EPOCH,
             linger=LINGER,
@@ -139,13 +148,13 @@ def chaos(settings: Chaos) -> dict[str, Any]:
 @contextmanager
 def _session(settings: Chaos) -> Iterator[tuple[SparkSession, StandaloneCluster | None]]:
     if not settings.cluster:
-        spark = local_session("penstock chaos", hosts=HOSTS)
+        spark = local_session("penstock chaos", hosts=settings.hosts)
         try:
             yield spark, None
         finally:
             spark.stop()
         return
-    with StandaloneCluster(workers=2, cores=HOSTS) as cluster:
+    with StandaloneCluster(workers=2, cores=settings.hosts) as cluster:
         conf = {"spark.executor.memory": "512m"}
         spark = local_session("penstock chaos", master=cluster.url, conf=conf)
         try:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.connectors.subscribe import Subscription
-from penstock.errors import SourceError, TransientError
+from penstock.errors import PenstockError, SourceError, TransientError
 
 __all__ = ["INTERVAL_S", "Probe", "quantiles"]
 
@@ -43,6 +43,7 @@ class Probe:
         self._sent_ns: list[int] = []
         self._came_ns: dict[int, int] = {}
         self._over = threading.Event()
+        self._failure: PenstockError | None = None
         self._threads = [
             threading.Thread(target=target, name=f"penstock-probe-{what}", daemon=True)
             for what, target in (("push", self._send), ("take", self._take))
@@ -62,6 +63,11 @@ class Probe:
         """Wait until the flow's last rows were taken."""
         self._threads[1].join(timeout_s)
 
+    def check(self) -> None:
+        """Raise what made the flow fail, if it did."""
+        if self._failure is not None:
+            raise self._failure
+
     @property
     def sent(self) -> int:
         """How many probes were sent so far."""
@@ -79,6 +85,7 @@ class Probe:
         time.sleep(seconds)
         last = self.sent
         while not all(number in self._came_ns for number in range(first, last)):
+            self.check()
             if time.monotonic() > deadline:
                 raise TransientError(
                     f"probes do not come through: {self.missing} of {self.sent} are missing after "
@@ -97,6 +104,7 @@ class Probe:
         deadline = time.monotonic() + timeout_s
         quick, number = 0, first
         while time.monotonic() < deadline:
+            self.check()
             if number >= self.sent or number not in self._came_ns:
                 time.sleep(_POLL_S)
                 continue
@@ -122,10 +130,13 @@ class Probe:
                 return
 
     def _take(self) -> None:
-        for _, rows in self._out:
-            now_ns = time.perf_counter_ns()
-            for number in self._arrived(rows):
-                self._came_ns.setdefault(number, now_ns)
+        try:
+            for _, rows in self._out:
+                now_ns = time.perf_counter_ns()
+                for number in self._arrived(rows):
+                    self._came_ns.setdefault(number, now_ns)
+        except PenstockError as error:
+            self._failure = error
 
 
 def quantiles(values: Sequence[float], digits: int = 3) -> dict[str, float]:

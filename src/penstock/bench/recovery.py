@@ -24,9 +24,8 @@ from penstock.errors import InvariantError, TransientError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ARTICLES", "bench_recovery", "trials_of"]
+__all__ = ["bench_recovery", "trials_of"]
 
-ARTICLES = (100_000, 1_000_000, 10_000_000)
 MODES = {"causal": "causal", "baseline": "purge"}
 """What is compared, and the ``recovery`` that a flow is started with for it."""
 VOTES_PER_S = 10_000

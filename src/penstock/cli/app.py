@@ -68,18 +68,22 @@ def demo(
     seconds: Annotated[float, typer.Option(min=2, help="How long events are made.")] = 20,
     rate: Annotated[float, typer.Option(min=100, help="Events per second.")] = 1_000_000,
     hosts: Hosts = 4,
+    kill: Annotated[
+        int, typer.Option(min=0, help="Kill so many processes in the middle of it.")
+    ] = 0,
     master: Master = None,
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
     """Run a demo on Spark and check its results.
 
-    ysb: the Yahoo! Streaming Benchmark, ad views per campaign and second.
+    ysb: the Yahoo! Streaming Benchmark, ad views per campaign and second.  With --kill real
+    processes die on the way, and the display shows who restarts and how long it takes.
     """
     from penstock.cli.demo import run_ysb
 
     set_up_logging(verbose)
-    run_ysb(seconds, rate, hosts, master, json)
+    run_ysb(seconds, rate, hosts, master, json, kill)
 
 
 @app.command()

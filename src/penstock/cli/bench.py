@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 from penstock.cli import bench_plan
 from penstock.cli.output import print_json, print_table, set_up_logging
+from penstock.errors import SettingsError
 
 __all__ = ["bench_app"]
 
@@ -16,6 +18,13 @@ bench_app.command("plan")(bench_plan.bench_plan)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Say more on standard error.")]
+
+
+class Guarantee(StrEnum):
+    """What the benchmark's sink promises."""
+
+    none = "none"
+    exactly_once = "exactly-once"
 
 
 def _show(title: str, result: dict[str, Any], json: bool) -> None:
@@ -28,18 +37,22 @@ def _show(title: str, result: dict[str, Any], json: bool) -> None:
 @bench_app.command()
 def ysb(
     seconds: Annotated[float, typer.Option(min=5, help="How long each rate is held.")] = 30,
+    guarantee: Annotated[
+        Guarantee, typer.Option(help="exactly-once: recovery is on, epochs go to Parquet.")
+    ] = Guarantee.none,
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
     """The Yahoo! Streaming Benchmark: the highest rate held, and response times.
 
-    Response is from the end of a window to its result outside the hosts, at 200 k, 1 M and 4 M
-    events/s.
+    Response is from the end of a window to its result outside the hosts (exactly-once: until it is
+    published, visible to readers), at 200 k, 1 M and 4 M events/s.
     """
     from penstock.bench.ysb import bench_ysb
 
     set_up_logging(verbose)
-    _show("Yahoo! Streaming Benchmark", bench_ysb(seconds), json)
+    result = bench_ysb(seconds, guarantee is Guarantee.exactly_once)
+    _show("Yahoo! Streaming Benchmark", result, json)
 
 
 @bench_app.command()
@@ -85,3 +98,54 @@ def wcc(
 
     set_up_logging(verbose)
     _show("Connected components", bench_wcc(vertices, edges, late), json)
+
+
+@bench_app.command()
+def recovery(
+    articles: Annotated[
+        str, typer.Option(help="How many articles are loaded, separated by commas.")
+    ] = "100000,1000000,10000000",
+    trials: Annotated[int, typer.Option(min=1, help="Kills for each number and kind.")] = 11,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Votes summed per author: how long the flow is held up when the sharder is killed.
+
+    Causal recovery restarts the sharder alone; the baseline purges everything behind it and
+    rebuilds it from the sources.
+    """
+    from penstock.bench.recovery import bench_recovery
+
+    set_up_logging(verbose)
+    _show("Recovery", bench_recovery(_numbers(articles), trials, quiet=json), json)
+
+
+@bench_app.command()
+def overhead(
+    events: Annotated[int, typer.Option(min=1_000_000, help="Events per run.")] = 250_000_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Runs of each kind, in turn.")] = 3,
+    seconds: Annotated[float, typer.Option(min=1, help="How long probes are sent, a run.")] = 10,
+    soak: Annotated[float, typer.Option(min=0, help="Also run at 1 M events/s for so long.")] = 0,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """What causal recovery costs while nothing fails: throughput, latency, headers, logs."""
+    from penstock.bench.overhead import bench_overhead
+
+    set_up_logging(verbose)
+    _show("Overhead of causal recovery", bench_overhead(events, rounds, seconds, soak), json)
+
+
+def _numbers(text: str) -> list[int]:
+    """Numbers from a list with commas.
+
+    >>> _numbers("100,2_000")
+    [100, 2000]
+    """
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise SettingsError(f"--articles {text!r}: write it as 100000,1000000") from error
+    if min(numbers) < 1:
+        raise SettingsError(f"--articles {text!r}: at least 1")
+    return numbers

@@ -2,40 +2,62 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import threading
+import time
+from typing import Any
 
 from rich.progress import Progress
 
-from penstock.cli.live import watch
+from penstock.cli.live import seconds_of, watch
 from penstock.cli.output import errors, print_json, print_table
 from penstock.demos.ysb import Ysb, percentiles
+from penstock.engine.spark.query import FlowQuery
 from penstock.engine.spark.session import local_session
+from penstock.errors import SettingsError
 
 __all__ = ["run_ysb"]
 
+LEAD_S = 3.0
+SPARED_S = 2.0
+"""Nobody is killed in the first and the last so many seconds of the events."""
 
-def run_ysb(seconds: float, rate: float, hosts: int, master: str | None, json: bool) -> None:
-    """Run the Yahoo! Streaming Benchmark and check every count."""
+
+def run_ysb(
+    seconds: float, rate: float, hosts: int, master: str | None, json: bool, kills: int = 0
+) -> None:
+    """Run the Yahoo! Streaming Benchmark, kill processes of it if wanted, check every count."""
+    if kills and seconds < 2 * SPARED_S + kills:
+        raise SettingsError(
+            f"--kill {kills} takes at least --seconds {2 * SPARED_S + kills:g}, got {seconds:g}"
+        )
     if not json:
         errors.print("Starting Spark ...")
     spark = local_session("penstock demo ysb", hosts=hosts, master=master)
     try:
-        ysb = Ysb(rate, seconds, Ysb.soon(3.0))
+        ysb = Ysb(rate, seconds, Ysb.soon(LEAD_S))
         query = ysb.flow.start(spark, hosts=hosts)
         collector = threading.Thread(target=ysb.collect, daemon=True)
         collector.start()
+        if kills:
+            first_s = ysb.origin_us / 1e6 + SPARED_S
+            every_s = (seconds - 2 * SPARED_S) / kills
+            threading.Thread(
+                target=_kill, args=(query, kills, first_s, every_s), daemon=True
+            ).start()
         try:
             ended = watch(query, seconds + 60, quiet=json)
         finally:
             query.stop()
         collector.join(5)
+        recoveries = query.recoveries
         with Progress(console=errors, transient=True, disable=json) as progress:
             task = progress.add_task("Checking every count", total=seconds)
             check = ysb.check(lambda: progress.advance(task))
     finally:
         spark.stop()
-    result = {
+    result: dict[str, Any] = {
         "events": check.events,
         "windows": check.windows,
         "lost": check.lost,
@@ -43,6 +65,13 @@ def run_ysb(seconds: float, rate: float, hosts: int, master: str | None, json: b
         "events_per_s": round(check.events / seconds),
         "response_ms": percentiles(check.response_ms),
     }
+    if kills:
+        result["kills"] = len(recoveries)
+        result["recoveries"] = [
+            {"lost": one["lost"], "restarted": one["restarted"], "seconds": seconds_of(one)}
+            for one in recoveries
+            if one["recovered_us"] is not None
+        ]
     if json:
         print_json(result)
     else:
@@ -52,3 +81,18 @@ def run_ysb(seconds: float, rate: float, hosts: int, master: str | None, json: b
     if not ended or check.lost or check.duplicated:
         errors.print("[red]The counts are not what the generator made.[/red]")
         sys.exit(1)
+
+
+def _kill(query: FlowQuery, kills: int, first_s: float, every_s: float) -> None:
+    """Kill the process of one node after another, the first at a moment of the wall clock."""
+    chance = random.Random(1)
+    for number in range(kills):
+        time.sleep(max(0.0, first_s + number * every_s - time.time()))
+        nodes = [one["name"] for one in query.nodes() if one["host"] in _hosts(query)]
+        if not query.isActive:
+            return
+        query.kill(chance.choice(nodes))
+
+
+def _hosts(query: FlowQuery) -> set[int]:
+    return {host["host"] for host in query.hosts}

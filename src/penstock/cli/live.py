@@ -1,8 +1,9 @@
-"""The live display of a running flow: rates, latency and frontier per stage."""
+"""The live display of a running flow: rates, latency and frontier per stage, and recoveries."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Group
@@ -14,10 +15,12 @@ from penstock.cli.output import errors
 from penstock.engine.spark.query import FlowQuery
 from penstock.progress import FlowProgress
 
-__all__ = ["watch"]
+__all__ = ["recovery_line", "seconds_of", "watch"]
 
 REFRESH_S = 0.25
 LINE_S = 5.0
+RECOVERIES = 8
+"""So many of the latest ones are shown."""
 
 
 def watch(query: FlowQuery, seconds: float | None = None, quiet: bool = False) -> bool:
@@ -32,7 +35,8 @@ def watch(query: FlowQuery, seconds: float | None = None, quiet: bool = False) -
         return _lines(query, deadline)
     with Live(console=errors, refresh_per_second=8, transient=True) as live:
         while not _over(query, deadline):
-            live.update(_table(query.name, query.lastProgress, query.status["message"]))
+            shown = _table(query.name, query.lastProgress, query.status["message"])
+            live.update(Group(shown, *_recoveries(query)))
     return _ended(query)
 
 
@@ -47,7 +51,13 @@ def _ended(query: FlowQuery) -> bool:
 
 def _lines(query: FlowQuery, deadline: float | None) -> bool:
     next_line = time.monotonic() + LINE_S
+    told = 0
     while not _over(query, deadline):
+        for entry in query.recoveries[told:]:
+            if entry["recovered_us"] is None:
+                break
+            errors.print(f"{query.name}: {recovery_line(entry)}", highlight=False)
+            told += 1
         if time.monotonic() >= next_line and query.lastProgress is not None:
             next_line += LINE_S
             progress = query.lastProgress
@@ -59,6 +69,31 @@ def _lines(query: FlowQuery, deadline: float | None) -> bool:
                 highlight=False,
             )
     return _ended(query)
+
+
+def _recoveries(query: FlowQuery) -> list[Text]:
+    return [
+        Text(recovery_line(entry), style="yellow" if entry["recovered_us"] is None else "green")
+        for entry in query.recoveries[-RECOVERIES:]
+    ]
+
+
+def recovery_line(entry: Mapping[str, Any]) -> str:
+    """Who died, who restarted, how long it took.
+
+    >>> entry = {"lost": ["counts[1]"], "restarted": ["counts[1]"], "lost_us": 0}
+    >>> recovery_line(entry | {"recovered_us": 312_000})
+    'counts[1] died; restarted counts[1]; recovered after 0.31 s'
+    """
+    restarted = ", ".join(entry["restarted"]) or "nobody yet"
+    until = entry["recovered_us"]
+    took = "recovering" if until is None else f"recovered after {seconds_of(entry):.2f} s"
+    return f"{', '.join(entry['lost'])} died; restarted {restarted}; {took}"
+
+
+def seconds_of(entry: Mapping[str, Any]) -> float:
+    """How long a recovery took, from the loss until everybody had caught up."""
+    return round((entry["recovered_us"] - entry["lost_us"]) / 1e6, 3)
 
 
 def _table(name: str, progress: FlowProgress | None, message: str) -> Any:

@@ -188,6 +188,7 @@ class Votes:
         """Wait until every article has reached its author; seconds that it took."""
         began = time.monotonic()
         while int(self.loaded.sum()) < self.articles + 1:
+            self.probe.check()
             if time.monotonic() - began > timeout_s:
                 raise TimeoutError(f"{self.loaded.sum()} of {self.articles} articles were loaded")
             time.sleep(0.01)

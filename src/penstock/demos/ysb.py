@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import pyarrow as pa
 
 from penstock import functions as F
 from penstock.connectors.subscribe import Subscription
-from penstock.flow import Flow
+from penstock.flow import Flow, Stream
 
 __all__ = ["ADS", "CAMPAIGNS", "Check", "Ysb", "percentiles"]
 
@@ -116,10 +117,20 @@ class Check:
 
 
 class Ysb:
-    """One run of the benchmark: its flow, its results, its check."""
+    """One run of the benchmark: its flow, its results, its check.
+
+    Results come to the driver (:meth:`collect`), or with ``publish`` into Parquet files there;
+    whoever reads those gives them to ``results``.
+    """
 
     def __init__(
-        self, rate: float, seconds: float, origin: datetime, sources: int = 2, counters: int = 2
+        self,
+        rate: float,
+        seconds: float,
+        origin: datetime,
+        sources: int = 2,
+        counters: int = 2,
+        publish: Path | None = None,
     ) -> None:
         self.rate = rate
         self.rows = int(rate * seconds)
@@ -128,9 +139,15 @@ class Ysb:
         self.flow = Flow("ysb")
         self.results: list[tuple[int, pa.Table]] = []
         """Arrival (ns) and rows of each completed epoch."""
-        self.out = self._build(origin, sources, counters)
+        counts = self._counts(origin, sources, counters)
+        self.out: Subscription | None = None
+        """Results on the driver, unless they are published."""
+        if publish is None:
+            self.out = counts.subscribe(name="results")
+        else:
+            counts.parquet(str(publish), name="results")
 
-    def _build(self, origin: datetime, sources: int, counters: int) -> Subscription:
+    def _counts(self, origin: datetime, sources: int, counters: int) -> Stream:
         events = self.flow.generate(
             self.events,
             rate=self.rate,
@@ -147,10 +164,12 @@ class Ysb:
             .name("counts")
         )
         counts._stage.shards = counters
-        return counts.subscribe(name="results")
+        return counts
 
     def collect(self, on_rows: Callable[[int, pa.Table], None] | None = None) -> None:
         """Take results until the flow ends; run it in a thread of its own."""
+        if self.out is None:
+            return
         for epoch, rows in self.out:
             arrived_ns = self.out.received_ns[epoch]
             self.results.append((arrived_ns, rows))
