@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.connectors.base import SourceContext
+from penstock.connectors.driver import DriverSink
 from penstock.core.causal.codec import position_from, start_from
 from penstock.core.causal.graph import Kind
 from penstock.core.causal.reports import Start
@@ -30,7 +31,7 @@ from penstock.engine.clock import EpochClock
 from penstock.engine.durable import CheckpointWriter, NodeStore, SpillFile, load_checkpoint
 from penstock.engine.host import Host
 from penstock.engine.store import BoundaryLog
-from penstock.errors import PenstockError
+from penstock.errors import PeerError, PenstockError, TransientError
 from penstock.physical import PhysicalPlan
 
 __all__ = ["CausalAgent"]
@@ -76,8 +77,14 @@ class CausalAgent:
         """Another incarnation has taken a node's place."""
         self.host.remove(node)
 
-    def _failed(self, where: str, error: Exception) -> None:
-        log.warning("a checkpoint of %s could not be written: %s", where, error)
+    def _failed(self, name: str, error: Exception) -> None:
+        def failed() -> None:
+            for runner in self._runners():
+                if runner.name == name:
+                    log.warning("a checkpoint of %s could not be written: %s", name, error)
+                    runner.not_saved()
+
+        self.call(failed)
 
     # -- what the controller asks for ------------------------------------------------------------
 
@@ -90,7 +97,10 @@ class CausalAgent:
             self.host.placement.update(body["placement"])
             self._connect(body["addresses"])
             for spec in body["nodes"]:
-                self._start(spec)
+                try:
+                    self._start(spec)
+                except PeerError as error:
+                    log.info("not started: %s", error)  # replaced in the meantime
         elif kind == "open":
             self._open(body)
 
@@ -134,9 +144,14 @@ class CausalAgent:
         store, checkpoint, state = None, None, None
         if Kind(self.run["kinds"][node]) in _WITH_STATE and self.run["checkpoint_s"] is not None:
             store = self._store(node, incarnation)
-            store.truncate_determinants(start.trim)
+            store.roll_back(start.checkpoint or 0, start.trim)
             if start.checkpoint:
-                checkpoint, state = load_checkpoint(store, start.checkpoint)
+                try:
+                    checkpoint, state = load_checkpoint(store, start.checkpoint)
+                except TransientError as error:
+                    log.warning("%s", error)
+                    self.tell({"kind": "broken", "node": node, "incarnation": incarnation})
+                    return
         machine = self._machine(node, incarnation, spec["incarnations"], start, checkpoint)
         runner = wired(
             self.plan,
@@ -154,13 +169,13 @@ class CausalAgent:
         runner.chain.keep_pending = store is not None
         if store is not None:
             runner.key = max(store.keys(), default=0)
-        for sink in chain.stages:
-            if sink.operator.sink and chain.on_driver:
-                sink.operator.resume(start.completed + 1)
         if state is not None:
             runner.chain.restore(state, start.completed)
         else:
             runner.chain.open()
+        for stage in chain.stages:
+            if isinstance(stage.operator, DriverSink):
+                stage.operator.resume(start.completed + 1)
         if chain.is_source:
             runner.source = self._source(runner, start)
         self.host.add(runner)

@@ -38,6 +38,7 @@ from penstock.core.machine.causal_effects import (
 from penstock.core.machine.causal_source import CausalSource
 from penstock.core.machine.messages import Complete, Deliver, EndStep, Finish, Message, Send
 from penstock.core.machine.messages import Report as GateClosed
+from penstock.core.progress.marks import EPOCH_END
 from penstock.core.time import Time
 from penstock.engine.causal_source import CausalSourceDriver
 from penstock.engine.durable import CheckpointWriter, NodeStore, SpillFile
@@ -204,6 +205,9 @@ class CausalRunner(NodeRunner):
         self.perform(self.causal.determinants_stored(diffs[-1][0].stamp))
 
     def _checkpoint_due(self) -> bool:
+        # A state that knows of an end of its input is of no use to the next run.
+        if self.causal.newest >= EPOCH_END:
+            return False
         return not self._writing and time.monotonic() >= self._checkpoint_at
 
     def _take_checkpoint(self, effect: TakeCheckpoint) -> None:
@@ -239,6 +243,11 @@ class CausalRunner(NodeRunner):
                 "seconds": took_s,
             }
         )
+
+    def not_saved(self) -> None:
+        """The checkpoint that was being written is not durable: try again later."""
+        self._writing = False
+        self._checkpoint_at = time.monotonic() + self.checkpoint_s
 
     def _spill(self, effect: Spill) -> None:
         references = tuple(

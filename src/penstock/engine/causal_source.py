@@ -171,4 +171,3 @@ class CausalSourceDriver(SourceDriver):
         if self.node is not None:
             self.node.ended(EPOCH_END, watermark_us, now)
         self.reader.close()
-

@@ -58,6 +58,8 @@ class Host:
         self.placement: dict[int, int] = {}
         self.failed: PenstockError | None = None
         self.ended = threading.Event()
+        self.orderly = True
+        """Whether its nodes are closed when it ends; a host that plays dead leaves them as is."""
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._sources: list[NodeRunner] = []
         self._stop = False
@@ -340,7 +342,7 @@ class Host:
         self.on_finished(node)
 
     def _close(self) -> None:
-        for runner in self.nodes.values():
+        for runner in self.nodes.values() if self.orderly else ():
             if not runner.machine.finished:
                 try:
                     runner.chain.close()

@@ -147,12 +147,14 @@ class BoundaryLog(StoreLog):
         if len(compacted) < len(records):
             self.replace(compacted)
 
-    def take_over(self, after_epoch: int | None) -> list[Record]:
+    def take_over(self, after_epoch: int | None, ended: bool = False) -> list[Record]:
         """Compact into a file that no earlier process has open, and give its records.
 
-        What a process of an earlier run still appends goes into the old file, which nobody reads.
+        What an earlier process still appends goes into the old file, which nobody reads.  That a
+        stream had ended counts only as long as its run does (``ended``).
         """
-        records = _compacted(self.read(), after_epoch)
+        found = [r for r in self.read() if ended or r["epoch"] < EPOCH_END]
+        records = _compacted(found, after_epoch)
         if records:
             self.replace(records)
         return records

@@ -99,7 +99,7 @@ class _LocalHost(_HostProcess):
 
     def _control_arrived(self, peer: int, body: dict[str, Any]) -> None:
         if body["kind"] == "kill":
-            self.died = True
+            self.died, self.host.orderly = True, False
             self.host.end()
             self.host.transport.close()
         else:

@@ -322,7 +322,9 @@ class Controller:
             slot = peer % SLOTS
             before = next((h for h in self.hosts.values() if h.slot == slot), None)
             if not self._recovers():
-                lost = HostLostError(f"host {peer} was lost: Spark has started its task again")
+                lost: PenstockError = HostLostError(
+                    f"host {peer} was lost: Spark has started its task again"
+                )
                 if before is not None:
                     lost = self._with_nodes(before.number, lost)
                 return self.machine.failed(lost.to_dict())
@@ -374,7 +376,7 @@ class Controller:
         """Spark's word: a host's job is over, and there will be no other attempt."""
         info = next((h for h in self.hosts.values() if h.slot == slot), None)
         if info is None:
-            return self.machine.host_ended(slot, None)
+            return []  # it was given up before
         if error is not None and self._recovers() and isinstance(error, HostLostError):
             self._lose(info.number, error.message)
             return []
@@ -642,7 +644,7 @@ class Controller:
                         host=info.number,
                     )
                     if info.address and self._recovers():
-                        self._to_host(info.number, {"kind": "end"})
+                        self.kill(info.number)
                         self._lose(info.number, silent.message)
                         continue
                     self._fail(self._with_nodes(info.number, silent))

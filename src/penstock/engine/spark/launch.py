@@ -158,7 +158,7 @@ class HostJob:
         self._task = task
         self._tag = tag
         self._on_end = on_end
-        self._thread = InheritableThread(target=self._run, name=f"penstock-job-{task.host}")
+        self._thread = InheritableThread(target=self._run, name=f"penstock-job-{task.slot}")
         self._thread.daemon = True
 
     def start(self) -> None:

@@ -237,9 +237,19 @@ class FlowQuery:
         return [] if recovery is None else [entry.to_dict() for entry in recovery.history]
 
     def kill(self, node: int | str) -> dict[str, Any]:
-        """Kill the process that runs a node (``kill -9``), as a drill; give what was killed."""
+        """Kill the process that runs a node (``kill -9``), as a drill; give what was killed.
+
+        A node is given by its number or name; that of any stage fused into it will do.
+        """
         known = self.nodes()
-        found = next((one for one in known if node in (one["node"], one["name"])), None)
+        aliases = {
+            f"{stage.name}[{number - chain.first_node}]": number
+            for chain in self._controller.plan.chains
+            for stage in chain.stages
+            for number in chain.nodes
+        }
+        wanted = aliases.get(node) if isinstance(node, str) else node
+        found = next((one for one in known if one["node"] == wanted), None)
         if found is None:
             names = ", ".join(one["name"] for one in known)
             raise SettingsError(f"kill: there is no node {node!r}; the nodes are {names}")

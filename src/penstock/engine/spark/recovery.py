@@ -48,6 +48,7 @@ log = logging.getLogger(__name__)
 RESTARTS_MAX = 10
 """So often in a row a node may be lost before it has recovered."""
 HISTORY = 1000
+WITH_STATE = (Kind.STATEFUL, Kind.ORDERED)
 
 Tell = Callable[[int, dict[str, Any]], None]
 
@@ -102,7 +103,7 @@ class Recovery:
         self._gone: list[int] = []
         self._held: dict[int, list[dict[str, Any]]] = {}
         """Messages for hosts that are not there yet."""
-        self._saved: dict[int, tuple[int, int]] = {}
+        self._saved = {n: (-1, -1) for n, kind in graph.kinds.items() if kind in WITH_STATE}
         """Per node with state: the epochs of its two newest durable checkpoints."""
         self._restarts = dict.fromkeys(graph.kinds, 0)
 
@@ -160,6 +161,8 @@ class Recovery:
         elif kind == "recovered":
             self._restarts[body["node"]] = 0
             effects = machine.recovered(body["node"], body["incarnation"])
+        elif kind == "broken":
+            effects = machine.lost({body["node"]: body["incarnation"]})
         elif kind == "saved":
             if body["incarnation"] == self._incarnation(body["node"]):
                 self._saved[body["node"]] = (self._saved[body["node"]][1], body["epoch"])
@@ -225,6 +228,7 @@ class Recovery:
             "incarnations": dict(incarnations),
             "gone": list(self._gone),
         }
+        self._held.clear()  # what it was about is planned again
         for host in self._hosts():
             self._tell(host, body)
 
@@ -237,7 +241,7 @@ class Recovery:
         for host, some in starts.items():
             for effect in some:
                 epoch = effect.start.completed
-                if self.graph.kinds[effect.node] in (Kind.STATEFUL, Kind.ORDERED):
+                if self.graph.kinds[effect.node] in WITH_STATE:
                     self._saved[effect.node] = (epoch, epoch)
             self._send(
                 host,
@@ -323,10 +327,10 @@ class Recovery:
             chain = self.plan.chain_of_node(node)
             shard = node - chain.first_node
             kind = self.graph.kinds[node]
-            if kind in (Kind.STATEFUL, Kind.ORDERED):
+            if kind in WITH_STATE:
                 fence(self.directory, chain.name, shard, incarnation)
             elif kind is Kind.SOURCE:
-                self._boundaries(node).take_over(self.low_epoch())
+                self._boundaries(node).take_over(self.low_epoch(), ended=True)
 
     def _boundaries(self, node: int) -> BoundaryLog:
         chain = self.plan.chain_of_node(node)
@@ -342,14 +346,14 @@ class Recovery:
             return Stored()
         if kind is Kind.SINK:
             return Stored(checkpoints=(Saved(0, self._sink_report(node)),))
-        children = self.graph.children[node]
         found = read_stored(
             self.directory,
             chain.name,
             node - chain.first_node,
             self._incarnation(node),
             node,
-            children,
+            self.graph.children[node],
+            self.graph.parents[node],
         )
         if self._purges:
             return Stored(checkpoints=found.checkpoints[:1])

@@ -103,7 +103,7 @@ def prepare_run(
         # From here on no process of an earlier run can publish; only now is it known what it did.
         for sink in _sinks(plan).values():
             sink.prepare()
-        resume, base = _resume_point(plan, store)
+        resume, base = _resume_point(plan, store, settings.recovery == "none")
     except BaseException:
         if store is not None:
             store.close()
@@ -189,8 +189,11 @@ def _claim(flow: Flow, plan: PhysicalPlan, store: FlowStore | None) -> str | Non
     return flow_id
 
 
-def _resume_point(plan: PhysicalPlan, store: FlowStore | None) -> tuple[int, int]:
-    """The last epoch that every sink has, and the first that is free."""
+def _resume_point(plan: PhysicalPlan, store: FlowStore | None, forgets: bool) -> tuple[int, int]:
+    """The last epoch that every sink has, and the first that is free.
+
+    A flow that ``forgets`` never goes back behind what its sinks have.
+    """
     if store is None:
         return -1, 0
     reached, recorded = [], [-1]
@@ -202,7 +205,8 @@ def _resume_point(plan: PhysicalPlan, store: FlowStore | None) -> tuple[int, int
         if chain.is_source:
             for shard in range(chain.shards):
                 boundaries = store.boundaries(chain.stages[0].name, shard)
-                recorded += [record["epoch"] for record in boundaries.take_over(resume)]
+                taken = boundaries.take_over(resume if forgets else None)
+                recorded += [record["epoch"] for record in taken]
     return resume, max(*recorded, *reached) + 1
 
 

@@ -1,0 +1,254 @@
+"""Hosts that die under a running flow: only their nodes restart, and no row is lost or doubled."""
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock import Flow
+from penstock import functions as F
+from penstock.errors import SettingsError
+from penstock.flow import Stream
+from penstock.testing.local import LocalQuery, start_local
+from penstock.vertex import Time, Vertex
+
+ROWS = 45_000
+RATE = 15_000
+WAIT_S = 30.0
+
+
+def numbers(offset: int, n: int) -> pa.RecordBatch:
+    """Row numbers, a key, and an event time of one millisecond a row."""
+    offsets = range(offset, offset + n)
+    return pa.record_batch(
+        {
+            "n": pa.array(offsets, pa.int64()),
+            "key": pa.array([o % 7 for o in offsets], pa.int64()),
+            "at": pa.array([o * 1000 for o in offsets], pa.timestamp("us")),
+        }
+    )
+
+
+def source(flow: Flow, rows: int = ROWS) -> Stream:
+    return flow.generate(numbers, rate=RATE, rows=rows, shards=2, name="numbers")
+
+
+def run_killing(flow: Flow, victims: list[str], **options: Any) -> LocalQuery:
+    """Run a flow to its end; kill the hosts of some nodes on the way, one after another."""
+    query = start_local(
+        flow, **{"hosts": 3, "recovery": "causal", "checkpointInterval": "200 ms", **options}
+    )
+    try:
+        for number, victim in enumerate(victims, 1):
+            time.sleep(0.3)
+            before = {node["name"]: node for node in query.nodes()}
+            killed = query.kill(victim)
+            await_recovery(query, number)
+            after = {node["name"]: node for node in query.nodes()}
+            for name, node in after.items():
+                restarted = before[name]["host"] == killed["host"]
+                assert (node["incarnation"] > before[name]["incarnation"]) == restarted
+        assert query.awaitTermination(WAIT_S)
+    finally:
+        query.stop()
+    assert query.exception() is None
+    assert len(query.recoveries) == len(victims)
+    return query
+
+
+def await_recovery(query: LocalQuery, number: int = 1) -> None:
+    """Wait until so many recoveries have begun and all are over."""
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        found = query.recoveries
+        if len(found) >= number and found[-1]["recovered_us"] is not None:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"no recovery: {query.recoveries}, {query.exception()}")
+
+
+def test_a_sharder_and_its_sources_restart_and_no_row_is_lost_or_doubled() -> None:
+    flow = Flow()
+    out = source(flow).filter("n % 3 = 0").keyBy("n").select("n", "n * 2 AS m").name("d").memory()
+    run_killing(flow, ["d[0]", "numbers[0]", "d[1]", "numbers[1]"])
+    assert Counter(row["n"] for row in out.toPylist()) == Counter(range(0, ROWS, 3))
+
+
+def counted(flow: Flow) -> Any:
+    return (
+        source(flow)
+        .withWatermark("at", "0 seconds")
+        .groupBy(F.window("at", "1 second"), "key")
+        .agg(F.count("*").alias("rows"), F.sum("n").alias("total"))
+        .name("counts")
+    )
+
+
+def expected_counts() -> dict[tuple[int, int], tuple[int, int]]:
+    groups: dict[tuple[int, int], list[int]] = {}
+    for n in range(ROWS):
+        groups.setdefault((n // 1000, n % 7), []).append(n)
+    return {key: (len(rows), sum(rows)) for key, rows in groups.items()}
+
+
+def found_counts(rows: list[dict[str, Any]]) -> dict[tuple[int, int], tuple[int, int]]:
+    found = {}
+    for row in rows:
+        start = row["window"]["start"]
+        key = (start.minute * 60 + start.second, row["key"])
+        assert key not in found, f"{key} was published twice"
+        found[key] = (row["rows"], row["total"])
+    return found
+
+
+def test_windows_survive_the_loss_of_their_state() -> None:
+    flow = Flow()
+    out = counted(flow).memory()
+    run_killing(flow, ["counts[0]", "counts[1]", "counts[0]"])
+    assert found_counts(out.toPylist()) == expected_counts()
+
+
+@pytest.mark.parametrize("standby", [0, 1])
+def test_published_epochs_are_whole_and_final(tmp_path: Path, standby: int) -> None:
+    flow = Flow()
+    counted(flow).parquet(str(tmp_path / "out"), name="published")
+    run_killing(flow, ["counts[0]", "published_commit[0]", "counts[1]"], standby=standby)
+    rows = [
+        row
+        for file in sorted((tmp_path / "out").glob("epoch=*/*.parquet"))
+        for row in pq.read_table(file).to_pylist()
+    ]
+    assert found_counts(rows) == expected_counts()
+
+
+class Numbering(Vertex):
+    """Numbers the rows of each key in the order in which they come: order matters."""
+
+    def __init__(self) -> None:
+        self.given: dict[int, int] = {}
+
+    def onRecv(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
+        numbers = []
+        for key in batch.column("key").to_pylist():
+            self.given[key] = self.given.get(key, 0) + 1
+            numbers.append(self.given[key])
+        self.sendBy(0, batch.append_column("number", pa.array(numbers, pa.int64())), time)
+
+
+def test_an_order_that_somebody_saw_is_kept() -> None:
+    flow = Flow()
+    schema = pa.schema(
+        {"n": pa.int64(), "key": pa.int64(), "at": pa.timestamp("us"), "number": pa.int64()}
+    )
+    (stream,) = flow.vertex(
+        Numbering, [source(flow)], [schema], partitionBy=[["key"]], name="numbering"
+    )
+    out = stream.memory()
+    run_killing(flow, ["numbering[0]", "numbers[0]", "numbering[1]"])
+    rows = out.toPylist()
+    assert Counter(row["n"] for row in rows) == Counter(range(ROWS))
+    for key in range(7):
+        given = sorted(row["number"] for row in rows if row["key"] == key)
+        assert given == list(range(1, len(given) + 1))
+
+
+def test_a_join_keeps_what_it_has_seen() -> None:
+    flow = Flow()
+    left = source(flow).withWatermark("at", "0 seconds").select("n", "at")
+    right = (
+        flow.generate(numbers, rate=RATE, rows=ROWS, shards=2, name="others")
+        .withWatermark("at", "0 seconds")
+        .select("n", "key", "at AS other")
+    )
+    joined = left.join(right, "n", within="1 second", time=("at", "other"))
+    out = joined.name("joined").memory()
+    run_killing(flow, ["joined[0]", "others[1]", "joined[1]"])
+    assert Counter(row["n"] for row in out.toPylist()) == Counter(range(ROWS))
+
+
+def test_several_hosts_at_once() -> None:
+    flow = Flow()
+    out = counted(flow).memory()
+    query = start_local(flow, hosts=3, recovery="causal", checkpointInterval="200 ms")
+    try:
+        time.sleep(0.6)
+        for host in (1, 2, 3):
+            query._controller.kill(host)
+        await_recovery(query)
+        assert query.awaitTermination(WAIT_S)
+    finally:
+        query.stop()
+    assert found_counts(out.toPylist()) == expected_counts()
+
+
+def test_a_failure_during_a_recovery() -> None:
+    flow = Flow()
+    out = counted(flow).memory()
+    query = start_local(flow, hosts=3, recovery="causal", checkpointInterval="200 ms")
+    try:
+        time.sleep(0.6)
+        for _ in range(4):
+            query.kill("counts[0]")
+            time.sleep(0.03)
+            query.kill("counts[1]")
+            time.sleep(0.1)
+        await_recovery(query)
+        assert query.awaitTermination(WAIT_S)
+    finally:
+        query.stop()
+    assert found_counts(out.toPylist()) == expected_counts()
+
+
+def test_a_driver_started_again_goes_on_with_the_state(tmp_path: Path) -> None:
+    store, target = str(tmp_path / "store"), tmp_path / "out"
+
+    def start(first: bool) -> LocalQuery:
+        flow = Flow("again")
+        counted(flow).parquet(str(target), name="published")
+        return start_local(
+            flow,
+            hosts=2,
+            recovery="causal",
+            checkpointLocation=store,
+            checkpointInterval="100 ms",
+            parallelism=2,
+        )
+
+    query = start(True)
+    time.sleep(0.9)
+    query.stop()
+    query = start(False)
+    assert query.awaitTermination(WAIT_S)
+    rows = [
+        row
+        for file in sorted(target.glob("epoch=*/*.parquet"))
+        for row in pq.read_table(file).to_pylist()
+    ]
+    assert found_counts(rows) == expected_counts()
+
+
+def test_who_can_be_killed() -> None:
+    flow = Flow()
+    source(flow, rows=10).memory(name="kept")
+    query = start_local(flow, hosts=1, recovery="causal")
+    try:
+        with pytest.raises(SettingsError, match="runs in the driver's own process"):
+            query.kill("kept[0]")
+        with pytest.raises(SettingsError, match=r"there is no node 'nobody'; the nodes are"):
+            query.kill("nobody")
+    finally:
+        query.stop()
+
+
+def test_without_recovery_a_lost_host_ends_the_flow() -> None:
+    flow = Flow()
+    source(flow).memory()
+    query = start_local(flow, hosts=2, recovery="none")
+    time.sleep(0.2)
+    query.kill("numbers[0]")
+    with pytest.raises(Exception, match="was lost"):
+        query.awaitTermination(WAIT_S)
