@@ -3,8 +3,9 @@
 from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.diffs import Link, completion, origin
 from penstock.core.causal.graph import CausalGraph, Kind
-from penstock.core.causal.plan import low_epoch, plan, watermark, watermark_epoch
+from penstock.core.causal.plan import plan
 from penstock.core.causal.reports import Cut, Report, Saved, Stored
+from penstock.core.causal.retention import low_epoch, watermark, watermark_epoch
 from penstock.core.causal.times import END
 
 S, A, B, K0, K1, K2 = range(6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -28,7 +28,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class CausalGraph:
-    """Nodes and edges without cycles (a loop is one unit).
+    """Nodes and edges without cycles.  A loop is a *unit*: its nodes fail and start together.
+
+    Edges inside a unit are not among ``parents``.  Law: the members of a unit are neighbours in
+    ``order``, and have the same descendants.
 
     >>> graph = CausalGraph({0: Kind.SOURCE, 1: Kind.ORDERED, 2: Kind.SINK}, {1: (0,), 2: (1,)})
     >>> graph.order, graph.children[0], graph.determined
@@ -37,7 +40,11 @@ class CausalGraph:
 
     kinds: Mapping[int, Kind]
     parents: Mapping[int, tuple[int, ...]]
+    units: Mapping[int, int] = field(default_factory=dict)
+    """The unit of each node in a loop; any number names it."""
     children: Mapping[int, tuple[int, ...]] = field(init=False)
+    members: Mapping[int, tuple[int, ...]] = field(init=False)
+    """Per node: those that fail with it, itself included."""
     order: tuple[int, ...] = field(init=False)
     determined: frozenset[int] = field(init=False)
     """Nodes that make the order of their inputs durable."""
@@ -49,37 +56,65 @@ class CausalGraph:
         children = {
             node: tuple(other for other in nodes if node in parents[other]) for node in nodes
         }
-        order: list[int] = []
-        waiting = {node: len(parents[node]) for node in nodes}
-        ready = [node for node in nodes if not waiting[node]]
-        while ready:
-            node = ready.pop(0)
-            order.append(node)
-            for child in children[node]:
-                waiting[child] -= 1
-                if not waiting[child]:
-                    ready.append(child)
-        if len(order) != len(nodes):
-            raise GraphError("the graph has a cycle: give a loop as one node")
-        descendants: dict[int, frozenset[int]] = {}
-        for node in reversed(order):
-            below = {node}
-            for child in children[node]:
-                below |= descendants[child]
-            descendants[node] = frozenset(below)
-        determined: set[int] = set()
-        settled: dict[int, bool] = {}
-        for node in order:
-            # One line of single parents from something that fixes its own order fixes ours.
-            line = not parents[node] or (
-                len(parents[node]) == 1
-                and (settled[parents[node][0]] or parents[node][0] in determined)
-            )
-            settled[node] = line
-            if self.kinds[node] is Kind.ORDERED and not line:
-                determined.add(node)
+        units: dict[int, list[int]] = {}
+        for node, unit in sorted(self.units.items()):
+            units.setdefault(unit, []).append(node)
+        members = {
+            node: tuple(units[self.units[node]]) if node in self.units else (node,)
+            for node in nodes
+        }
         object.__setattr__(self, "parents", parents)
         object.__setattr__(self, "children", children)
-        object.__setattr__(self, "order", tuple(order))
-        object.__setattr__(self, "descendants", descendants)
-        object.__setattr__(self, "determined", frozenset(determined))
+        object.__setattr__(self, "members", members)
+        object.__setattr__(self, "order", self._ordered(nodes))
+        object.__setattr__(self, "descendants", self._below())
+        object.__setattr__(self, "determined", self._determined())
+
+    def closure(self, nodes: Iterable[int]) -> frozenset[int]:
+        """Nodes, and those that fail with them."""
+        return frozenset(member for node in nodes for member in self.members[node])
+
+    def _ordered(self, nodes: list[int]) -> tuple[int, ...]:
+        order: list[int] = []
+        waiting = dict.fromkeys(nodes, 0)
+        for node in nodes:
+            for member in self.members[node]:
+                waiting[member] += len(self.parents[node])
+        ready = [node for node in nodes if not waiting[node] and self.members[node][0] == node]
+        while ready:
+            for node in self.members[ready.pop(0)]:
+                order.append(node)
+                for child in self.children[node]:
+                    for member in self.members[child]:
+                        waiting[member] -= 1
+                    first = self.members[child][0]
+                    if not waiting[first]:
+                        ready.append(first)
+        if len(order) != len(nodes):
+            raise GraphError("the graph has a cycle outside of its loops")
+        return tuple(order)
+
+    def _below(self) -> dict[int, frozenset[int]]:
+        found: dict[int, frozenset[int]] = {}
+        for node in reversed(self.order):
+            if node not in found:
+                members = self.members[node]
+                below = set(members).union(
+                    *(found[child] for member in members for child in self.children[member])
+                )
+                found.update(dict.fromkeys(members, frozenset(below)))
+        return found
+
+    def _determined(self) -> frozenset[int]:
+        found: set[int] = set()
+        settled: dict[int, bool] = {}
+        for node in self.order:
+            parents = self.parents[node]
+            # One line of single parents from something that fixes its own order fixes ours.
+            line = not parents or (
+                len(parents) == 1 and (settled[parents[0]] or parents[0] in found)
+            )
+            settled[node] = line and node not in self.units
+            if self.kinds[node] is Kind.ORDERED and not line:
+                found.add(node)
+        return frozenset(found)

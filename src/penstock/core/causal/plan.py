@@ -15,105 +15,30 @@ children's positions.  An **ordered** one with determinants also binds them, up 
 that anybody observed: directly, or by having completed an epoch at or below it.  A **source** reads
 on after the last range that its children know.  A **sink** starts after its last published epoch.
 
+The nodes of a loop are one **unit**: they start from checkpoints of one epoch, the newest that all
+of them have and whose logs reach all their children's positions.
+
 A live sender whose log does not reach back to a failed child's position joins the failed set
 (``joining``); the controller then fences it, asks again and plans again.
 
-With all nodes but the sources failed the same plan is the watermark: no recovery ever asks for
-anything behind its positions (:func:`watermark`).  Logs are cut by :func:`low_epoch`, which is
-cheaper to know and never past it.
+With all nodes but the sources failed the same plan is the watermark, see :mod:`.retention`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 
-from penstock.core.causal.clocks import Floor, Position
-from penstock.core.causal.diffs import COMPLETION, Link, completion, origin, pairs
+from penstock.core.causal.clocks import Position
+from penstock.core.causal.diffs import COMPLETION, origin
 from penstock.core.causal.graph import CausalGraph, Kind
-from penstock.core.causal.logs import Fact
-from penstock.core.causal.reports import Plan, Report, Saved, Start, Stored, Target
+from penstock.core.causal.knowledge import Knowledge
+from penstock.core.causal.reports import Plan, Report, Saved, Start, Stored
 from penstock.core.causal.times import END, ZERO, Stamp
 
-__all__ = ["low_epoch", "plan", "watermark", "watermark_epoch"]
+__all__ = ["plan"]
 
 _NOTHING = Stored()
-_BOTTOM = Floor()
-
-
-@dataclass
-class _Knowledge:
-    """Everything that survives, indexed by the node that it is about."""
-
-    steps: dict[int, dict[Stamp, Link | None]] = field(default_factory=dict)
-    facts: dict[int, list[Fact]] = field(default_factory=dict)
-    completed: dict[int, int] = field(default_factory=dict)
-    newest: int = -1
-
-    def learn(self, report: Report) -> None:
-        self.completes(report.node, report.completed)
-        self.newest = max(self.newest, report.newest)
-        for sender, position in report.clock.items():
-            self.completes(sender, position.epoch)
-        for diff in report.diffs:
-            self.learn_diff(diff)
-        for fact in report.facts:
-            self.facts.setdefault(fact.node, []).append(fact)
-
-    def learn_diff(self, diff: tuple[Link, ...]) -> None:
-        for link, made_from in pairs(diff):
-            steps = self.steps.setdefault(link.node, {})
-            if made_from is not None or link.stamp not in steps:
-                steps[link.stamp] = made_from
-            if made_from is not None and made_from.node == COMPLETION:
-                self.completes(link.node, made_from.epoch)
-
-    def completes(self, node: int, epoch: int) -> None:
-        self.completed[node] = max(self.completed.get(node, -1), epoch)
-
-    def observed(self, graph: CausalGraph, node: int) -> int:
-        """The largest epoch that anybody at or below a node is known to have completed."""
-        return max(self.completed.get(below, -1) for below in graph.descendants[node])
-
-    def handled(self, node: int, parent: int, up_to: Stamp) -> Stamp:
-        """The last stamp of a parent that a node is known to have handled by ``up_to``."""
-        best = ZERO
-        for stamp, made_from in self.steps.get(node, {}).items():
-            if stamp <= up_to and made_from is not None and made_from.node == parent:
-                best = max(best, made_from.stamp)
-        for fact in self.facts.get(node, ()):
-            if fact.parent == parent and fact.stamp <= up_to:
-                best = max(best, fact.handled)
-        return best
-
-    def targets(
-        self, node: int, stamp: Stamp, completed: int, deadlines: Mapping[int, Stamp]
-    ) -> tuple[Target, ...]:
-        """Known steps after a stamp, and known completions after an epoch, in order."""
-        found = [
-            Target(at, made_from)
-            for at, made_from in self.steps.get(node, {}).items()
-            if made_from is not None
-            and made_from.epoch > completed
-            and (at > stamp or made_from.node == COMPLETION)
-        ]
-        exact = {t.made_from.epoch: t.stamp for t in found if t.made_from.node == COMPLETION}
-        before = END
-        latest = completed
-        for epoch in sorted({*exact, *deadlines}, reverse=True):
-            # Epochs are completed in order: one that comes later bounds the ones before it.
-            limit = min(exact.get(epoch, END), deadlines.get(epoch, END))
-            if epoch > completed and epoch not in exact and (limit < before or epoch > latest):
-                found.append(Target(limit, completion(epoch), loose=True))
-            before = min(before, limit)
-            latest = max(latest, epoch)
-        return tuple(sorted(found, key=lambda target: target.order))
-
-    def taken(self, node: int, targets: tuple[Target, ...]) -> dict[Stamp, Link | None]:
-        """Known steps that are no targets."""
-        exact = {target.stamp for target in targets if not target.loose}
-        steps = self.steps.get(node, {})
-        return {stamp: steps[stamp] for stamp in sorted(steps) if stamp not in exact}
 
 
 def plan(
@@ -123,7 +48,7 @@ def plan(
     stored: Mapping[int, Stored],
 ) -> Plan:
     """Where every failed node starts, or who else must join them."""
-    known = _Knowledge()
+    known = Knowledge()
     for node in sorted(reports):
         if node not in failed:
             known.learn(reports[node])
@@ -131,23 +56,58 @@ def plan(
         known.newest = max([known.newest, *(cut.epoch for cut in stored[node].cuts)])
     known.newest += 1
     starts: dict[int, Start] = {}
+    commons: dict[int, int | None] = {}
     for node in reversed(graph.order):
         if node not in failed:
             continue
-        positions = {
-            child: starts[child].clock[node] if child in starts else reports[child].clock[node]
-            for child in graph.children[node]
-        }
+        positions = _positions(graph, node, reports, starts)
+        if node in graph.units and graph.units[node] not in commons:
+            everybody = {m: _positions(graph, m, reports, starts) for m in graph.members[node]}
+            commons[graph.units[node]] = _common_epoch(stored, everybody)
         deadlines = _deadlines(graph, node, starts)
         observed = known.observed(graph, node)
         if observed > min((p.epoch for p in positions.values()), default=observed):
             deadlines.setdefault(observed, END)
-        start = _start(graph, node, positions, known, stored.get(node, _NOTHING), deadlines)
+        found = stored.get(node, _NOTHING)
+        if node in graph.units:
+            found = _only(found, commons[graph.units[node]])
+        start = _start(graph, node, positions, known, found, deadlines)
         if isinstance(start, str):
             return Plan(failed, impossible=start)
         starts[node] = start
         known.completes(node, start.completed)
     return Plan(failed, _joining(graph, failed, reports, starts), starts)
+
+
+def _positions(
+    graph: CausalGraph, node: int, reports: Mapping[int, Report], starts: Mapping[int, Start]
+) -> dict[int, Position]:
+    """Where the edges to a node's children resume."""
+    return {
+        child: starts[child].clock[node] if child in starts else reports[child].clock[node]
+        for child in graph.children[node]
+    }
+
+
+def _common_epoch(
+    stored: Mapping[int, Stored], positions: Mapping[int, Mapping[int, Position]]
+) -> int | None:
+    """The newest epoch at which every member of a unit has a checkpoint that will do."""
+    common: set[int] | None = None
+    for member, ends in positions.items():
+        epochs = {
+            saved.report.completed
+            for saved in stored.get(member, _NOTHING).checkpoints
+            if _reaches(saved, ends)
+        }
+        common = epochs if common is None else common & epochs
+    return max(common, default=None) if common else None
+
+
+def _only(stored: Stored, epoch: int | None) -> Stored:
+    """What is stored, with the checkpoints of one epoch."""
+    kept = tuple(saved for saved in stored.checkpoints if saved.report.completed == epoch)
+    return replace(stored, checkpoints=kept)
 
 
 def _deadlines(graph: CausalGraph, node: int, starts: Mapping[int, Start]) -> dict[int, Stamp]:
@@ -196,7 +156,7 @@ def _start(
     graph: CausalGraph,
     node: int,
     positions: Mapping[int, Position],
-    known: _Knowledge,
+    known: Knowledge,
     stored: Stored,
     deadlines: Mapping[int, Stamp],
 ) -> Start | str:
@@ -246,7 +206,7 @@ def _start_stateless(
     graph: CausalGraph,
     node: int,
     positions: Mapping[int, Position],
-    known: _Knowledge,
+    known: Knowledge,
     stored: Stored,
     deadlines: Mapping[int, Stamp],
     top: Stamp,
@@ -287,43 +247,9 @@ def _start_stateless(
 def _newest_feasible(
     checkpoints: tuple[Saved, ...], positions: Mapping[int, Position]
 ) -> Saved | None:
-    for saved in reversed(checkpoints):
-        floors = saved.report.floors
-        if all(floors[child].reaches(position) for child, position in positions.items()):
-            return saved
-    return None
+    return next((saved for saved in reversed(checkpoints) if _reaches(saved, positions)), None)
 
 
-def watermark(graph: CausalGraph, stored: Mapping[int, Stored]) -> Plan:
-    """The plan after losing every node but the sources: nothing behind it is ever asked for.
-
-    It needs no reports: only what is durable survives such a failure.
-    """
-    failed = frozenset(node for node in graph.order if graph.kinds[node] is not Kind.SOURCE)
-    always = {
-        node: Report(node, floors=dict.fromkeys(graph.children[node], _BOTTOM))
-        for node in graph.order
-        if node not in failed
-    }
-    return plan(graph, failed, always, stored)
-
-
-def watermark_epoch(found: Plan) -> int:
-    """Every epoch up to this one is behind the watermark at every node."""
-    return min((start.completed for start in found.starts.values()), default=-1)
-
-
-def low_epoch(graph: CausalGraph, stored: Mapping[int, Stored]) -> int:
-    """No recovery goes back behind this epoch: a cheap bound, at or before the watermark.
-
-    It is the least over the nodes with state of the epoch at the older of their two newest
-    checkpoints, and over the sinks of the last published epoch.
-    """
-    return min(
-        (
-            found.checkpoints[-2:][0].report.completed
-            for node, found in stored.items()
-            if graph.kinds[node] in (Kind.STATEFUL, Kind.ORDERED, Kind.SINK)
-        ),
-        default=-1,
-    )
+def _reaches(saved: Saved, positions: Mapping[int, Position]) -> bool:
+    floors = saved.report.floors
+    return all(floors[child].reaches(position) for child, position in positions.items())

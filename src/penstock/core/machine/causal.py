@@ -49,12 +49,14 @@ from penstock.core.machine.causal_peers import CausalPeers
 from penstock.core.machine.messages import (
     DATA,
     MARK,
+    Complete,
     Deliver,
     EndStep,
     Finish,
     Message,
 )
 from penstock.core.machine.node import Outlet
+from penstock.core.machine.tracking import NodeTracking
 from penstock.core.progress.marks import EPOCH_END, Completion, MarkAligner
 from penstock.core.time import Time
 from penstock.errors import PeerError, require
@@ -88,6 +90,8 @@ class CausalMachine(CausalPeers):
         checkpoint: Checkpoint | None = None,
         budget_bytes: int | None = None,
         stateful: bool = False,
+        inside: frozenset[int] = frozenset(),
+        tracking: NodeTracking | None = None,
     ) -> None:
         super().__init__(
             node,
@@ -99,12 +103,14 @@ class CausalMachine(CausalPeers):
             determined=determined,
             is_open=start is None,
             budget_bytes=budget_bytes,
+            inside=inside,
+            tracking=tracking,
         )
+        if checkpoint is not None:
+            self.watermark_us = checkpoint.report.watermark_us
+        self._outside = [key for key in self._received if key[0] not in inside]
         self._aligner = MarkAligner(
-            self._received,
-            self.completed_epoch,
-            stateful,
-            None if checkpoint is None else checkpoint.report.watermark_us,
+            self._outside, self.completed_epoch, stateful, self.watermark_us
         )
         self._restating = self.completed_epoch >= 0
         self._stated: dict[tuple[int, int], int | None] = {}
@@ -144,7 +150,7 @@ class CausalMachine(CausalPeers):
 
     def begin(self) -> list[CausalEffect]:
         """Called once, after a start: what can be done before any input."""
-        return self._pump()
+        return self._stated_by_all() if self._restating else self._pump()
 
     def restated(self, watermarks_us: Mapping[int, int | None]) -> list[CausalEffect]:
         """The watermark of a Restated is set; these are the ones to pass on, per link."""
@@ -157,7 +163,9 @@ class CausalMachine(CausalPeers):
             parts = tuple(
                 Part(MARK, link, time, watermarks_us[link])
                 for link, outlet in self.outlets.items()
-                if child in outlet.targets and (link not in known or known[link].time != time)
+                if child in outlet.targets
+                and link not in self.inside
+                and (link not in known or known[link].time != time)
             )
             if parts:
                 self.log.append(child, Bundle(ZERO, (), parts))
@@ -204,9 +212,13 @@ class CausalMachine(CausalPeers):
         if not self._restating:
             return []
         self._stated.update(((m.link, m.sender), m.watermark_us) for m in item)
-        if len(self._stated) < len(self._received):
+        return self._stated_by_all()
+
+    def _stated_by_all(self) -> list[CausalEffect]:
+        if len(self._stated) < len(self._outside):
             return []
-        return [Restated(self.completed_epoch, self._aligner.restate(self._stated))]
+        self.watermark_us = self._aligner.restate(self._stated)
+        return [Restated(self.completed_epoch, self.watermark_us)]
 
     def _pump(self) -> list[CausalEffect]:
         effects: list[CausalEffect] = []
@@ -239,7 +251,8 @@ class CausalMachine(CausalPeers):
         if turn.item is None:
             done = self._completable.popleft()
             self._step = Step((completion(done.epoch),), turn)
-            return [self._complete(done)]
+            self.watermark_us = done.watermark_us
+            return [Complete(done.epoch, done.watermark_us, self._cut_of(done.epoch))]
         first = turn.item[0]
         data = [
             message
@@ -270,14 +283,19 @@ class CausalMachine(CausalPeers):
             self.diffs.append(first.diff)
         for message in item:
             if message.kind == MARK and message.time.epoch > self._marked[sender]:
-                epoch = message.time.epoch
-                self._cuts_us[epoch] = max(self._cuts_us.get(epoch, 0), message.cut_us)
-                self._completable.extend(
-                    self._aligner.mark((message.link, sender), epoch, message.watermark_us)
+                self._note_cut(message)
+                self._aligned(
+                    self._aligner.mark(
+                        (message.link, sender), message.time.epoch, message.watermark_us
+                    )
                 )
         marks = [message.time.epoch for message in item if message.kind == MARK]
         self._marked[sender] = max([self._marked[sender], *marks])
         self.newest = max([self.newest, *marks])
+
+    def _aligned(self, completions: list[Completion]) -> None:
+        """All senders have marked these epochs."""
+        self._completable.extend(completions)
 
     # -- output ----------------------------------------------------------------------------------
 
@@ -297,9 +315,10 @@ class CausalMachine(CausalPeers):
         self.completed_epoch = epoch
         self.newest = max(self.newest, epoch)
         time = Time.root(epoch)
-        for outlet in self.outlets.values():
-            for target in outlet.targets:
-                step.add(target, Part(MARK, outlet.link, time, watermarks_us[outlet.link], cut_us))
+        for link, outlet in self.outlets.items():
+            if link not in self.inside:
+                for target in outlet.targets:
+                    step.add(target, Part(MARK, link, time, watermarks_us[link], cut_us))
         effects = self._log_step(step)
         if epoch >= EPOCH_END:
             self.finished = True

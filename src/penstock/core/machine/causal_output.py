@@ -22,6 +22,7 @@ from penstock.core.causal.times import END, ZERO, Stamp, after
 from penstock.core.machine.causal_effects import CausalEffect, Spill, StoreDeterminants
 from penstock.core.machine.messages import DATA, MARK, Message, Send
 from penstock.core.machine.node import NodeMachine, Outlet
+from penstock.core.machine.tracking import NodeTracking
 from penstock.core.time import Time
 from penstock.errors import InvariantError, require
 
@@ -58,11 +59,23 @@ class CausalOutput(NodeMachine):
         determined: bool,
         is_open: bool,
         budget_bytes: int | None,
+        inside: frozenset[int],
+        tracking: NodeTracking | None,
     ) -> None:
-        super().__init__(node, inputs, outlets, incarnation, incarnations, completed)
+        super().__init__(node, inputs, outlets, incarnation, incarnations, completed, tracking)
         self.determined = determined
-        self.children = sorted({t for outlet in self.outlets.values() for t in outlet.targets})
-        self.peers = {child: (incarnations or {}).get(child, 0) for child in self.children}
+        self.inside = inside
+        """Links inside of a loop: nothing on them is stamped or logged."""
+        targets = {t for outlet in self.outlets.values() for t in outlet.targets}
+        self.children = sorted(
+            {
+                t
+                for link, outlet in self.outlets.items()
+                if link not in inside
+                for t in outlet.targets
+            }
+        )
+        self.peers = {target: (incarnations or {}).get(target, 0) for target in sorted(targets)}
         self.stamp: Stamp = ZERO
         self.newest = self.completed_epoch
         self.log = PayloadLog(self.children, budget_bytes)
@@ -167,7 +180,7 @@ class CausalOutput(NodeMachine):
         parts = tuple(
             Part(MARK, link, time, marks[link].watermark_us if link in marks else None)
             for link, outlet in self.outlets.items()
-            if child in outlet.targets
+            if child in outlet.targets and link not in self.inside
         )
         return self._sends(child, Bundle(ZERO, (), parts))
 

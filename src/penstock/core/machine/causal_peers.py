@@ -27,6 +27,7 @@ from penstock.core.machine.causal_effects import (
 from penstock.core.machine.causal_output import CausalOutput, Item
 from penstock.core.machine.messages import Message
 from penstock.core.machine.node import Outlet
+from penstock.core.machine.tracking import NodeTracking
 from penstock.errors import require
 
 __all__ = ["CausalPeers"]
@@ -46,6 +47,8 @@ class CausalPeers(CausalOutput):
         determined: bool,
         is_open: bool,
         budget_bytes: int | None,
+        inside: frozenset[int],
+        tracking: NodeTracking | None,
     ) -> None:
         super().__init__(
             node,
@@ -57,8 +60,14 @@ class CausalPeers(CausalOutput):
             determined,
             is_open,
             budget_bytes,
+            inside,
+            tracking,
         )
-        self.senders = sorted({sender for ids in inputs.values() for sender in ids})
+        self.senders = sorted(
+            {sender for link, ids in inputs.items() if link not in inside for sender in ids}
+        )
+        self.watermark_us: int | None = None
+        """After the completed epoch."""
         self.diffs = DiffLog()
         self._clock: dict[int, Stamp] = dict.fromkeys(self.senders, ZERO)
         self._base = dict(self._clock)
@@ -124,7 +133,7 @@ class CausalPeers(CausalOutput):
             self.log.floors(),
             tuple(self.diffs.diffs),
             self.diffs.facts,
-            self._aligner.watermark_us,
+            self.watermark_us,
         )
 
     def fence(self, fences: Mapping[int, int], round_: int) -> list[CausalEffect]:

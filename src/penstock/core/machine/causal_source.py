@@ -127,8 +127,9 @@ class CausalSource(CausalMachine):
     def begin(self) -> list[CausalEffect]:
         """Called once, after a start: nobody else knows the watermark, the last cut does."""
         if self._restating:
+            self.watermark_us = self._start_us
             return [Restated(self.completed_epoch, self._start_us)]
-        return super().begin()
+        return self._pump()
 
     def read(self, start: int, end: int, epoch: int) -> None:
         """The reader has a batch: ``produced`` … and ``end_step`` follow."""

@@ -5,7 +5,8 @@ Theory of operation
     QUIET --nodes lost--> COLLECTING --all reports in--> STARTING --all started--> OPENING --> QUIET
                               ^------------- more nodes lost, or joining -------------'
 
-- The failed set is every node that was lost and every node not durably recorded as recovered.
+- The failed set is every node that was lost and every node not durably recorded as recovered, and
+  whoever is in a loop with one of them.
 - New incarnations for all of it are made durable before anybody hears of them.  The store refuses
   the old ones from then on; so does every node that has been told.
 - Survivors answer with reports made after the fence.  The plan is a pure function of these and of
@@ -274,7 +275,7 @@ class RecoveryMachine:
 
     def _again(self, nodes: frozenset[int]) -> list[RecoveryEffect]:
         """Fence the failed set, grown by some nodes, and ask everybody else."""
-        failed = self.record.unfinished | nodes
+        failed = self.graph.closure(self.record.unfinished | nodes)
         incarnations = {
             node: number + 1 if node in failed else number
             for node, number in self.record.incarnations.items()
@@ -310,5 +311,6 @@ class RecoveryMachine:
         ]
 
     def _neighbours(self, node: int) -> dict[int, int]:
-        near = {*self.graph.parents[node], *self.graph.children[node]}
+        graph = self.graph
+        near = {*graph.parents[node], *graph.children[node], *graph.members[node]} - {node}
         return {other: self._now(other) for other in sorted(near)}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from penstock.core.causal.diffs import Link, pairs, show_diff
 from penstock.core.causal.graph import Kind
-from penstock.core.causal.plan import watermark, watermark_epoch
 from penstock.core.causal.reports import Stored
+from penstock.core.causal.retention import watermark, watermark_epoch
 from penstock.core.causal.times import Stamp
 from penstock.core.machine.causal_effects import Restated
 from penstock.core.machine.messages import DATA, Complete, Deliver, Message

@@ -26,10 +26,11 @@ from penstock.core.machine.causal_effects import (
     TellReport,
 )
 from penstock.core.machine.causal_source import CausalSource
-from penstock.core.machine.messages import Complete, Deliver, EndStep, Send
+from penstock.core.machine.messages import Complete, Deliver, EndStep, Report, Send
 from penstock.core.machine.node import Outlet
-from penstock.core.progress.marks import EPOCH_END, WATERMARK_IDLE
+from penstock.core.progress.marks import EPOCH_END, WATERMARK_IDLE, Completion
 from penstock.core.time import Time
+from penstock.testing.simulator.loops import INSIDE, Travelling, entering, go_round
 from penstock.testing.simulator.stages import Row, Vertex, distribute, source_rows
 
 if TYPE_CHECKING:
@@ -39,9 +40,12 @@ __all__ = ["Process", "outlets"]
 
 
 def outlets(world: World, node: int) -> list[Outlet]:
-    """One link per node, to all its children."""
-    children = world.shape.graph.children[node]
-    return [Outlet(node, children)] if children else []
+    """One link per node, to all its children, and one inside of its loop."""
+    graph = world.shape.graph
+    children = graph.children[node]
+    others = tuple(member for member in graph.members[node] if member != node)
+    found = [Outlet(node, children)] if children else []
+    return [*found, Outlet(INSIDE + node, others, marked=False)] if others else found
 
 
 class Process:
@@ -69,6 +73,8 @@ class Process:
         self._queue: deque[CausalEffect] = deque()
         self._busy = False
         self._disk: list[Any] = []
+        self.region: deque[Completion] = deque()
+        """Epochs that are complete in the node's loop."""
         graph = world.shape.graph
         mutant = world.mutant
         if self.kind is Kind.SOURCE:
@@ -87,6 +93,21 @@ class Process:
             kept = world.store.find(node, start.checkpoint or 0)
             checkpoint = kept.checkpoint
             self.vertex = kept.vertex.copy()
+        if node in graph.units:
+            others = [member for member in graph.members[node] if member != node]
+            inputs = {parent: [parent] for parent in graph.parents[node]}
+            self.machine = mutant.loop(
+                node,
+                {**inputs, **{INSIDE + member: [member] for member in others}},
+                outlets(world, node),
+                incarnation,
+                incarnations,
+                frozenset(INSIDE + member for member in graph.members[node]),
+                start,
+                checkpoint,
+                world.shape.budget_bytes,
+            )
+            return
         self.machine = mutant.machine(
             node,
             {parent: [parent] for parent in graph.parents[node]},
@@ -124,11 +145,14 @@ class Process:
         machine = self.machine
         if isinstance(effect, Send):
             message = effect.message
+            if message.link >= INSIDE:
+                world.hub(self.node).sent(self, message.time.epoch)
             world.network.send(self, message._replace(payload=self._fetch(message.payload)))
         elif isinstance(effect, Deliver):
-            rows: tuple[Row, ...] = effect.payload  # type: ignore[assignment]
             world.monitor.delivered(self, effect)
-            self._produce(self.vertex.receive(rows, effect.time.epoch), effect.time)
+            self._deliver(effect)
+        elif isinstance(effect, Report):
+            world.hub(self.node).closed(self, effect)
         elif isinstance(effect, EndStep):
             self.perform(machine.end_step())
         elif isinstance(effect, Complete):
@@ -151,7 +175,10 @@ class Process:
         elif isinstance(effect, StoreDeterminants):
             self.writes.append(("determinants", effect))
         elif isinstance(effect, TakeCheckpoint):
-            self.writes.append(("checkpoint", (self._whole(effect), self.vertex.copy())))
+            vertex = self.vertex.copy()
+            if self.node in world.shape.graph.units:
+                vertex.epochs.clear()
+            self.writes.append(("checkpoint", (self._whole(effect), vertex)))
         elif isinstance(effect, Spill):
             payloads = [part.payload for part in effect.bundle.parts]
             self._disk += payloads
@@ -165,6 +192,28 @@ class Process:
             world.tell("recovered", self, None)
         elif isinstance(effect, Retire):
             self.alive = False
+
+    def _deliver(self, effect: Deliver) -> None:
+        rows: Any = effect.payload
+        epoch = effect.time.epoch
+        members = self.world.shape.graph.members[self.node]
+        if len(members) == 1:
+            self._produce(self.vertex.receive(rows, epoch), effect.time)
+            return
+        travelling: Travelling = rows if effect.link >= INSIDE else entering(self.node, rows)
+        settled, going = go_round(members, self.node, travelling)
+        self.vertex.receive(settled, epoch)
+        parts = [(target, part, 0) for target, part in going.items()]
+        sends = self.machine.produced(INSIDE + self.node, parts, effect.time)
+        for send in sends:
+            self._perform(send)
+        if effect.link >= INSIDE:
+            self.world.hub(self.node).arrived(self, epoch)
+
+    def completed_inside(self) -> None:
+        """An epoch is complete in the node's loop."""
+        done = self.region.popleft()
+        self.perform(self.machine.region_completed(done.epoch, done.watermark_us, 0))
 
     def _fetch(self, payload: object) -> object:
         """A payload, read again if it was moved out of memory."""
@@ -199,7 +248,9 @@ class Process:
             return
         self._produce(out, time)
         machine = self.machine
-        machine.checkpoint_due = machine.checkpoint_due or self.world.wants_checkpoint(self)
+        machine.checkpoint_due = machine.checkpoint_due or self.world.wants_checkpoint(
+            self, effect.epoch
+        )
         watermarks = dict.fromkeys(machine.outlets, effect.watermark_us)
         self.perform(machine.completed(effect.epoch, watermarks, effect.cut_us))
 

@@ -17,12 +17,16 @@ from penstock.core.progress.marks import WATERMARK_IDLE
 
 __all__ = [
     "Row",
+    "Rows",
     "Shape",
     "Vertex",
     "distribute",
+    "enter",
     "epochs_of",
     "expected",
     "fresh",
+    "hop",
+    "hops_of",
     "mix",
     "random_shape",
     "source_rows",
@@ -77,6 +81,39 @@ def distribute(shape: Shape, node: int, rows: Rows) -> dict[int, Rows]:
     return {child: tuple(parts[child]) for child in sorted(parts)}
 
 
+def enter(node: int, row: Row) -> Row:
+    """A row that comes into a loop at a node: rows that came in elsewhere are others."""
+    return mix(row[0], 200 + node), row[1]
+
+
+def hops_of(row: int) -> int:
+    """How often a row goes round a loop."""
+    return (row >> 7) % 4
+
+
+def hop(members: tuple[int, ...], node: int, row: int, hops: int) -> tuple[int | None, int]:
+    """Where a row goes next in a loop, and how often after that; None: it settles."""
+    while hops:
+        following = members[mix(row, hops) % len(members)]
+        hops -= 1
+        if following != node:
+            return following, hops
+    return None, 0
+
+
+def _settled(members: tuple[int, ...], inputs: Mapping[int, list[Row]]) -> dict[int, list[Row]]:
+    """Where the rows that come into a loop end up."""
+    found: dict[int, list[Row]] = {member: [] for member in members}
+    for member in members:
+        for row in (enter(member, outside) for outside in inputs[member]):
+            node, hops = member, hops_of(row[0])
+            while hops:
+                following, hops = hop(members, node, row[0], hops)
+                node = node if following is None else following
+            found[node].append(row)
+    return found
+
+
 @dataclass
 class Vertex:
     """A node's function and state; copied for checkpoints."""
@@ -126,7 +163,10 @@ class Vertex:
         self.total += sum(value for _, value in rows)
         if self.kind is Kind.SINK:
             return (), rows
-        return ((mix(self.node + 100, epoch % 1009), self.total % 1000),), rows
+        out = [(mix(self.node + 100, epoch % 1009), self.total % 1000)]
+        if self.mode == "loop":
+            out += [(mix(row[0], self.node), row[1] + 1) for row in rows]
+        return tuple(out), rows
 
 
 def epochs_of(shape: Shape, cuts: Mapping[int, list[Cut]], node: int) -> list[int]:
@@ -150,6 +190,8 @@ def expected(
     graph = shape.graph
     inputs: dict[int, list[Row]] = {node: [] for node in graph.order}
     for node in graph.order:
+        if node in graph.units and node == graph.members[node][0]:
+            inputs.update(_settled(graph.members[node], inputs))
         batches: list[Rows] = []
         if graph.kinds[node] is Kind.SOURCE:
             offset = 0
@@ -193,7 +235,9 @@ def watermark_at(shape: Shape, cuts: Mapping[int, list[Cut]], node: int, epoch: 
 
 
 def _least(shape: Shape, cuts: Mapping[int, list[Cut]], node: int, epoch: int) -> int | None:
-    above = [watermark_at(shape, cuts, parent, epoch) for parent in shape.graph.parents[node]]
+    graph = shape.graph
+    parents = [parent for member in graph.members[node] for parent in graph.parents[member]]
+    above = [watermark_at(shape, cuts, parent, epoch) for parent in parents]
     known = [watermark for watermark in above if watermark is not None]
     if len(known) < len(above):
         return None
@@ -211,23 +255,20 @@ def random_shape(random: Random) -> Shape:
     kinds: dict[int, Kind] = {}
     modes: dict[int, str] = {}
     parents: dict[int, tuple[int, ...]] = {}
+    units: dict[int, int] = {}
     inner = random.choice((1, 2, 2, 3))
     sizes = [random.choice((1, 2, 2)), *(random.choice((1, 1, 2, 2)) for _ in range(inner)), 1]
     sizes[-1] = random.choice((1, 2))
+    loop = random.randint(1, inner) if random.random() < 0.25 else 0
+    if loop:
+        sizes[loop] = random.choice((2, 2, 3))
     number = 0
     for depth, size in enumerate(sizes):
         layer = []
         for _ in range(size):
-            if depth == 0:
-                kind = Kind.SOURCE
-            elif depth == len(sizes) - 1:
-                kind = Kind.SINK
-            else:
-                kind = random.choice(
-                    (Kind.STATELESS, Kind.STATELESS, Kind.STATELESS, Kind.STATEFUL, Kind.ORDERED)
-                )
-            kinds[number] = kind
-            modes[number] = random.choice(("split", "split", "filter", "broadcast"))
+            kinds[number], modes[number] = _random_node(random, depth, loop, len(sizes))
+            if depth and depth == loop:
+                units[number] = 0
             layer.append(number)
             number += 1
         layers.append(layer)
@@ -238,14 +279,30 @@ def random_shape(random: Random) -> Shape:
             if depth > 1 and random.random() < 0.15:
                 chosen.append(random.choice(layers[depth - 2]))
             parents[node] = tuple(sorted(set(chosen)))
+        if depth == loop and random.random() < 0.4:
+            parents[random.choice(layers[depth])] = ()
         for other in above:
-            if not any(other in parents.get(node, ()) for node in layers[depth]):
+            if any(other in parents.get(node, ()) for node in layers[depth]):
+                continue
+            if depth - 1 != loop or not loop or random.random() < 0.5:
                 node = random.choice(layers[depth])
                 parents[node] = tuple(sorted({*parents[node], other}))
     return Shape(
-        CausalGraph(kinds, parents),
+        CausalGraph(kinds, parents, units),
         modes,
         epochs=random.choice((2, 3, 4, 6)),
         skip_share=random.choice((0.0, 0.3, 0.6)),
         budget_bytes=random.choice((None, 0, 40)),
     )
+
+
+def _random_node(random: Random, depth: int, loop: int, layers: int) -> tuple[Kind, str]:
+    mode = random.choice(("split", "split", "filter", "broadcast"))
+    if depth == 0:
+        return Kind.SOURCE, mode
+    if depth == layers - 1:
+        return Kind.SINK, mode
+    if depth == loop:
+        return Kind.STATEFUL, "loop"
+    inner = (Kind.STATELESS, Kind.STATELESS, Kind.STATELESS, Kind.STATEFUL, Kind.ORDERED)
+    return random.choice(inner), mode

@@ -9,6 +9,7 @@ from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.diffs import Diff
 from penstock.core.causal.graph import Kind
 from penstock.core.causal.reports import Cut, Report, Saved, Stored
+from penstock.core.causal.retention import keep_from
 from penstock.core.causal.times import Stamp
 from penstock.core.machine.causal_effects import Checkpoint
 from penstock.core.machine.recovery import Record
@@ -77,10 +78,11 @@ class Store:
             self.checkpoints[node] = [k for k in self.checkpoints[node] if k.key <= key]
             self.determinants[node] = [d for d in self.determinants[node] if d[0].stamp <= trim]
 
-    def forget(self, node: int) -> None:
-        """Two checkpoints are enough, and determinants after the older one."""
-        if node in self.checkpoints:
-            self.checkpoints[node] = self.checkpoints[node][-2:]
+    def forget(self) -> None:
+        """Drop checkpoints that no recovery asks for, and determinants before the oldest."""
+        stored = self.stored(self.checkpoints)
+        for node, key in keep_from(self.shape.graph, stored).items():
+            self.checkpoints[node] = [k for k in self.checkpoints[node] if k.key >= key]
             stamp = self.checkpoints[node][0].checkpoint.report.stamp
             self.determinants[node] = [d for d in self.determinants[node] if d[0].stamp > stamp]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.causal.diffs import show_diff
 from penstock.core.causal.graph import Kind
-from penstock.core.causal.plan import low_epoch
 from penstock.core.causal.reports import Cut
+from penstock.core.causal.retention import low_epoch
 from penstock.core.machine.causal_effects import StoreCut
 from penstock.core.machine.messages import MARK, Message
 from penstock.core.machine.recovery import (
@@ -27,10 +27,11 @@ from penstock.core.machine.recovery import (
 )
 from penstock.errors import PenstockError
 from penstock.testing.simulator.faults import plan_faults, strike
+from penstock.testing.simulator.loops import Hub
 from penstock.testing.simulator.monitor import Monitor, Violation
 from penstock.testing.simulator.network import Channel, Network
 from penstock.testing.simulator.process import Process
-from penstock.testing.simulator.stages import Row, Shape, random_shape
+from penstock.testing.simulator.stages import Row, Shape, mix, random_shape
 from penstock.testing.simulator.store import Store
 
 if TYPE_CHECKING:
@@ -66,6 +67,9 @@ class World:
         self.zombies: list[Process] = []
         for node in graph.order:
             self.processes[node] = Process(self, node, 0, zero)
+        self._hubs = {
+            unit: Hub(self, graph.members[node], zero, -1) for node, unit in graph.units.items()
+        }
         self.controller: RecoveryMachine | None = mutant.recovery(graph, self.store.record)
         self.controller_steps: int | None = None
         """After how many more effects the controller dies."""
@@ -81,6 +85,7 @@ class World:
         """Faults that happen during the next recovery."""
         self.laggards: frozenset[tuple[int, int]] = frozenset()
         """Edges that are slow."""
+        self.salt = self.random.getrandbits(16)
         self.checkpoint_share = self.random.choice((0.0, 0.4, 0.9))
         self.truncate_share = self.random.choice((0.0, 0.1, 0.3))
         plan_faults(self)
@@ -131,7 +136,10 @@ class World:
                 continue
             if process.paused:
                 found.append((self._wake, process))
-            elif process.kind is Kind.SOURCE and process.reading:
+                continue
+            if process.region:
+                found.append((self._completed_inside, process))
+            if process.kind is Kind.SOURCE and process.reading:
                 found.append((self._read, process))
         for node, queue in self.to_nodes.items():
             if queue:
@@ -191,6 +199,13 @@ class World:
     def _read(self, process: Process) -> None:
         self._guarded(process, process.read)
 
+    def _completed_inside(self, process: Process) -> None:
+        self._guarded(process, process.completed_inside)
+
+    def hub(self, node: int) -> Hub:
+        """Where a node's loop says that its epochs are complete."""
+        return self._hubs[self.shape.graph.units[node]]
+
     def _write(self, process: Process) -> None:
         self._guarded(process, process.written)
 
@@ -219,8 +234,10 @@ class World:
         published[epoch] = rows
         return True
 
-    def wants_checkpoint(self, process: Process) -> bool:
-        """Whether to take a checkpoint after this epoch."""
+    def wants_checkpoint(self, process: Process, epoch: int) -> bool:
+        """Whether to take a checkpoint after this epoch; the nodes of a loop do so together."""
+        if process.node in self.shape.graph.units:
+            return mix(self.salt, epoch % 1009) % 100 < 100 * self.checkpoint_share
         return (
             process.kind in (Kind.STATEFUL, Kind.ORDERED)
             and self.random.random() < self.checkpoint_share
@@ -264,6 +281,7 @@ class World:
         stored = self.store.stored(self.shape.graph.order)
         low = low_epoch(self.shape.graph, stored)
         self.monitor.truncated(low, stored)
+        self.store.forget()
         self.control(self.controller.truncate_due(low))
 
     def control(self, effects: list[RecoveryEffect]) -> None:
@@ -288,10 +306,7 @@ class World:
                 raise Violation("Eventuality", f"the controller gave up: {effect.reason}")
             elif isinstance(effect, StartNode):
                 self.starting.append(effect)
-            elif isinstance(effect, Truncate):
-                self.store.forget(effect.node)
-                self._queue_for(effect.node, effect)
-            elif isinstance(effect, Fence):
+            elif isinstance(effect, Truncate | Fence):
                 self._queue_for(effect.node, effect)
             elif isinstance(effect, OpenEdge):
                 self._queue_for(effect.sender, effect)
@@ -332,6 +347,8 @@ class World:
             self.zombies.append(old)
             old.zombie = True
         self.store.roll_back(effect.node, effect.start.checkpoint, effect.start.trim)
+        if effect.node in self.shape.graph.units:
+            self._begin_unit(effect)
         process = Process(
             self, effect.node, effect.incarnation, dict(effect.incarnations), effect.start
         )
@@ -339,6 +356,18 @@ class World:
         self.note(f"{process.name} starts: {effect.start}")
         self.tell("started", process, None)
         self._guarded(process, lambda: process.perform(process.machine.begin()))
+
+    def _begin_unit(self, effect: StartNode) -> None:
+        """The first node of a loop to start begins it anew; the others must start with it."""
+        hub = self.hub(effect.node)
+        if hub.incarnations[effect.node] != effect.incarnation:
+            numbers = {**effect.incarnations, effect.node: effect.incarnation}
+            hub = Hub(self, hub.members, numbers, effect.start.completed)
+            self._hubs[self.shape.graph.units[effect.node]] = hub
+        if hub.epoch != effect.start.completed:
+            raise Violation(
+                "unit", f"{effect.node} starts at {effect.start.completed}, others at {hub.epoch}"
+            )
 
     def _restart_controller(self, _: None) -> None:
         self.note("controller restarts")

@@ -1,0 +1,92 @@
+"""Everything that survives a failure, indexed by the node that it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.core.causal.diffs import COMPLETION, Diff, Link, completion, pairs
+from penstock.core.causal.graph import CausalGraph
+from penstock.core.causal.logs import Fact
+from penstock.core.causal.reports import Report, Target
+from penstock.core.causal.times import END, ZERO, Stamp
+
+__all__ = ["Knowledge"]
+
+
+@dataclass
+class Knowledge:
+    """Everything that survives, indexed by the node that it is about."""
+
+    steps: dict[int, dict[Stamp, Link | None]] = field(default_factory=dict)
+    facts: dict[int, list[Fact]] = field(default_factory=dict)
+    completed: dict[int, int] = field(default_factory=dict)
+    newest: int = -1
+
+    def learn(self, report: Report) -> None:
+        """A survivor's report, or that of a checkpoint that will be used."""
+        self.completes(report.node, report.completed)
+        self.newest = max(self.newest, report.newest)
+        for sender, position in report.clock.items():
+            self.completes(sender, position.epoch)
+        for diff in report.diffs:
+            self.learn_diff(diff)
+        for fact in report.facts:
+            self.facts.setdefault(fact.node, []).append(fact)
+
+    def learn_diff(self, diff: Diff) -> None:
+        """Somebody has received this, or made it durable."""
+        for link, made_from in pairs(diff):
+            steps = self.steps.setdefault(link.node, {})
+            if made_from is not None or link.stamp not in steps:
+                steps[link.stamp] = made_from
+            if made_from is not None and made_from.node == COMPLETION:
+                self.completes(link.node, made_from.epoch)
+
+    def completes(self, node: int, epoch: int) -> None:
+        """A node completed an epoch."""
+        self.completed[node] = max(self.completed.get(node, -1), epoch)
+
+    def observed(self, graph: CausalGraph, node: int) -> int:
+        """The largest epoch that anybody at or below a node is known to have completed."""
+        return max(self.completed.get(below, -1) for below in graph.descendants[node])
+
+    def handled(self, node: int, parent: int, up_to: Stamp) -> Stamp:
+        """The last stamp of a parent that a node is known to have handled by ``up_to``."""
+        best = ZERO
+        for stamp, made_from in self.steps.get(node, {}).items():
+            if stamp <= up_to and made_from is not None and made_from.node == parent:
+                best = max(best, made_from.stamp)
+        for fact in self.facts.get(node, ()):
+            if fact.parent == parent and fact.stamp <= up_to:
+                best = max(best, fact.handled)
+        return best
+
+    def targets(
+        self, node: int, stamp: Stamp, completed: int, deadlines: Mapping[int, Stamp]
+    ) -> tuple[Target, ...]:
+        """Known steps after a stamp, and known completions after an epoch, in order."""
+        found = [
+            Target(at, made_from)
+            for at, made_from in self.steps.get(node, {}).items()
+            if made_from is not None
+            and made_from.epoch > completed
+            and (at > stamp or made_from.node == COMPLETION)
+        ]
+        exact = {t.made_from.epoch: t.stamp for t in found if t.made_from.node == COMPLETION}
+        before = END
+        latest = completed
+        for epoch in sorted({*exact, *deadlines}, reverse=True):
+            # Epochs are completed in order: one that comes later bounds the ones before it.
+            limit = min(exact.get(epoch, END), deadlines.get(epoch, END))
+            if epoch > completed and epoch not in exact and (limit < before or epoch > latest):
+                found.append(Target(limit, completion(epoch), loose=True))
+            before = min(before, limit)
+            latest = max(latest, epoch)
+        return tuple(sorted(found, key=lambda target: target.order))
+
+    def taken(self, node: int, targets: tuple[Target, ...]) -> dict[Stamp, Link | None]:
+        """Known steps that are no targets."""
+        exact = {target.stamp for target in targets if not target.loose}
+        steps = self.steps.get(node, {})
+        return {stamp: steps[stamp] for stamp in sorted(steps) if stamp not in exact}

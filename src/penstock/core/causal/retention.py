@@ -1,0 +1,66 @@
+"""What may be forgotten: nothing behind it is ever asked for, whatever fails.
+
+The plan after losing every node but the sources is the **watermark**.  Logs are cut by the **low
+epoch**, which is known from the epochs of what is durable alone and is never past the watermark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.core.causal.clocks import Floor
+from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.causal.plan import plan
+from penstock.core.causal.reports import Plan, Report, Stored
+
+__all__ = ["keep_from", "low_epoch", "watermark", "watermark_epoch"]
+
+
+def watermark(graph: CausalGraph, stored: Mapping[int, Stored]) -> Plan:
+    """The plan after losing every node but the sources: nothing behind it is ever asked for.
+
+    It needs no reports: only what is durable survives such a failure.
+    """
+    failed = frozenset(node for node in graph.order if graph.kinds[node] is not Kind.SOURCE)
+    always = {
+        node: Report(node, floors=dict.fromkeys(graph.children[node], Floor()))
+        for node in graph.order
+        if node not in failed
+    }
+    return plan(graph, failed, always, stored)
+
+
+def watermark_epoch(found: Plan) -> int:
+    """Every epoch up to this one is behind the watermark at every node."""
+    return min((start.completed for start in found.starts.values()), default=-1)
+
+
+def low_epoch(graph: CausalGraph, stored: Mapping[int, Stored]) -> int:
+    """No recovery goes back behind this epoch: a cheap bound, at or before the watermark.
+
+    It is the least over the nodes with state of the epoch at the older of their two newest
+    checkpoints (in a loop: of those that all its nodes have), and over the sinks of the last
+    published epoch.
+    """
+    return min(_kept_epochs(graph, stored).values(), default=-1)
+
+
+def keep_from(graph: CausalGraph, stored: Mapping[int, Stored]) -> dict[int, int]:
+    """Per node with state, the oldest checkpoint that a recovery may ask for: its key."""
+    return {
+        node: min(saved.key for saved in stored[node].checkpoints if saved.report.completed >= low)
+        for node, low in _kept_epochs(graph, stored).items()
+    }
+
+
+def _kept_epochs(graph: CausalGraph, stored: Mapping[int, Stored]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for node in stored:
+        if graph.kinds[node] in (Kind.SOURCE, Kind.STATELESS):
+            continue
+        epochs = [
+            {saved.report.completed for saved in stored[member].checkpoints}
+            for member in graph.members[node]
+        ]
+        found[node] = sorted(set.intersection(*epochs))[-2:][0]
+    return found
