@@ -1,0 +1,180 @@
+"""The constraints between neighbours, prepared so that checking one is cheap.
+
+Decides, for one edge and one choice at either end, whether the two choices go together; never
+chooses. Most edges join nodes whose spans are whole epochs: there a constraint is a comparison of
+two integers, kept in lists per node. Every other edge (iterations, sequence numbers, a user's own
+transformer) is checked with spans, and only when somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.core.rollback.metadata import Kept, RollbackGraph
+from penstock.core.rollback.spans import TOP, Span
+from penstock.core.rollback.transformers import Custom, check_monotone
+from penstock.errors import GraphError, InvariantError
+
+__all__ = ["Constraints"]
+
+
+class Constraints:
+    """A graph and what its nodes keep, as tables by node and number of the offer.
+
+    For nodes of whole epochs (``plain``) the tables hold epochs: ``state`` of the span itself,
+    ``events``, ``gone`` (discarded), ``received``. Adjacency: ``above`` and ``below`` list
+    neighbours over plain edges (``below_unlogged``, ``above_unlogged``: only those that are not
+    logged), ``odd_in`` and ``odd_out`` list all other edges by number.
+    """
+
+    def __init__(self, graph: RollbackGraph, kept: Sequence[Kept]) -> None:
+        if len(kept) != len(graph):
+            raise GraphError(f"{len(graph)} nodes, but metadata of {len(kept)}")
+        self.graph = graph
+        self.kept: list[Kept] = list(kept)
+        self.plain = [True] * len(graph)
+        self.state: list[list[int]] = [[] for _ in kept]
+        self.events: list[list[int]] = [[] for _ in kept]
+        self.gone: list[list[int]] = [[] for _ in kept]
+        self.received: list[list[int]] = [[] for _ in kept]
+        self._fixed: dict[tuple[int, int, int], Span] = {}
+        self._sent: dict[tuple[int, int, int], Span] = {}
+        for node in range(len(graph)):
+            self._read(node)
+        self._link()
+
+    def update(self, node: int, kept: Kept) -> None:
+        """Take a node's new metadata; costs its offers, and the graph if its kind changed."""
+        before = self.plain[node], tuple(self.kept[node].delivered)
+        self.kept[node] = kept
+        self._read(node)
+        for number in self.graph.outs[node]:
+            self._forget(id(self.graph.edges[number].transformer), node)
+        if before != (self.plain[node], tuple(kept.delivered)):
+            self._link()
+
+    def top(self, node: int) -> int:
+        """Return the number of the node's largest offer."""
+        return len(self.kept[node].offers) - 1
+
+    def is_live(self, node: int) -> bool:
+        """Tell whether the node offers to go on as it is."""
+        return self.kept[node].offers[-1].span is TOP
+
+    def nothing_lost(self, number: int, at_source: int, at_target: int) -> bool:
+        """Tell whether everything discarded at the source is part of the target's state."""
+        edge = self.graph.edges[number]
+        if edge.logged:
+            return True
+        offers = self.kept[edge.target].offers
+        span = offers[at_target].span
+        if span is TOP:
+            if self.kept[edge.source].offers[at_source].span is TOP:
+                return True
+            # What was under way to a live node is lost when its sender goes back.
+            span = offers[at_target].complete
+            if at_target:
+                span = span | offers[at_target - 1].span
+        return span.includes(self.sent(number, at_source))
+
+    def nothing_undone(self, number: int, at_source: int, at_target: int) -> bool:
+        """Tell whether all events at the target are fixed by the source's choice alone."""
+        events = self.kept[self.graph.edges[number].target].offers[at_target].events
+        return self.fixed(number, at_source).includes(events.on(number))
+
+    def fixed(self, number: int, at_source: int) -> Span:
+        """Return φ of the source's span."""
+        edge = self.graph.edges[number]
+        key = (id(edge.transformer), edge.source, at_source)
+        found = self._fixed.get(key)
+        if found is None:
+            span = self.kept[edge.source].offers[at_source].span
+            found = self._fixed[key] = edge.transformer.fixed(span)
+        return found
+
+    def sent(self, number: int, at_source: int) -> Span:
+        """Return the times of what the source has discarded."""
+        edge = self.graph.edges[number]
+        key = (id(edge.transformer), edge.source, at_source)
+        found = self._sent.get(key)
+        if found is None:
+            discarded = self.kept[edge.source].offers[at_source].discarded
+            found = self._sent[key] = edge.transformer.sent(discarded)
+        return found
+
+    def _forget(self, transformer: int, node: int) -> None:
+        for index in range(max(len(self.kept[node].offers), len(self.state[node])) + 1):
+            self._fixed.pop((transformer, node, index), None)
+            self._sent.pop((transformer, node, index), None)
+
+    def _read(self, node: int) -> None:
+        offers = self.kept[node].offers
+        if not offers:
+            raise InvariantError(f"node {node} has nothing to go back to", node=node)
+        state, events, gone, received = [], [], [], []
+        plain = True
+        last = -2
+        for offer in offers:
+            here, seen, lost = offer.span.scalar, offer.events.scalar, offer.discarded.scalar
+            if here is None or seen is None or lost is None or offer.complete.scalar is None:
+                plain = False
+                break
+            if here <= last:
+                break
+            state.append(here)
+            events.append(seen)
+            gone.append(lost)
+            received.append(here if offer.span is not TOP else max(offer.complete.scalar, last))
+            last = here
+        if plain and len(state) < len(offers):
+            self._refuse(node, len(state))
+        if not plain:
+            state, events, gone, received = [], [], [], []
+            for index in range(1, len(offers)):
+                small, large = offers[index - 1].span, offers[index].span
+                if small == large or not large.includes(small):
+                    self._refuse(node, index)
+        self.plain[node] = plain
+        self.state[node] = state
+        self.events[node] = events
+        self.gone[node] = gone
+        self.received[node] = received
+
+    def _refuse(self, node: int, index: int) -> None:
+        offers = self.kept[node].offers
+        raise GraphError(
+            f"node {node} offers {offers[index].span} after {offers[index - 1].span}: each span "
+            f"must have all of the one before and more",
+            node=node,
+        )
+
+    def _link(self) -> None:
+        nodes = range(len(self.graph))
+        self.below: list[list[int]] = [[] for _ in nodes]
+        self.below_unlogged: list[list[int]] = [[] for _ in nodes]
+        self.above_unlogged: list[list[int]] = [[] for _ in nodes]
+        self.odd_in: list[list[int]] = [[] for _ in nodes]
+        self.odd_out: list[list[int]] = [[] for _ in nodes]
+        self.exact: set[int] = set()
+        for kept in self.kept:
+            self.exact.update(kept.delivered)
+        plain = self.plain
+        for number, edge in enumerate(self.graph.edges):
+            source, target = edge.source, edge.target
+            if (
+                plain[source]
+                and plain[target]
+                and edge.transformer.keeps_epochs
+                and number not in self.exact
+            ):
+                self.below[source].append(target)
+                if not edge.logged:
+                    self.below_unlogged[source].append(target)
+                    self.above_unlogged[target].append(source)
+                continue
+            self.odd_in[target].append(number)
+            self.odd_out[source].append(number)
+            if isinstance(edge.transformer, Custom):
+                chain = [offer.span for offer in self.kept[source].offers]
+                where = f"the edge from {source} to {target}"
+                check_monotone(edge.transformer, chain, where)
