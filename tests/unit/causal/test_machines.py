@@ -11,6 +11,7 @@ from penstock.core.machine.causal_effects import (
     CausalEffect,
     Checkpoint,
     ReadAgain,
+    Recall,
     Recovered,
     Restated,
     ResumeReading,
@@ -44,6 +45,7 @@ from penstock.core.machine.recovery import (
 )
 from penstock.core.progress.marks import EPOCH_END
 from penstock.core.time import Time
+from penstock.errors import GraphError, InvariantError
 
 EPOCH = Time.root(0)
 
@@ -338,3 +340,30 @@ def test_a_restarted_controller_runs_the_unfinished_recovery_again() -> None:
     effects = RecoveryMachine(graph, record).resumed()
     assert effects[0] == Persist(Record({0: 0, 1: 2, 2: 0}, frozenset({1}), 2))
     assert RecoveryMachine(graph, Record({0: 0, 1: 1, 2: 0})).resumed() == []
+
+
+def test_what_a_step_notes_is_durable_with_its_determinant_and_comes_back_in_a_replay() -> None:
+    machine = node(determined=True)
+    machine.received(message(1))
+    machine.noted(b"\x07")
+    [stored] = machine.end_step()
+    assert isinstance(stored, StoreDeterminants)
+    [(own, made_from)] = stored.diffs
+    assert (own.values, made_from.values) == (b"\x07", b"")
+    target = Target((6,), Link(2, (1,), 0), values=own.values)
+    again = restarted(target, determined=True)
+    effects = again.received(message(1, sender=2))
+    assert [type(effect) for effect in effects] == [Recall, Deliver, EndStep]
+    assert effects[0] == Recall(b"\x07")
+
+
+def test_a_node_of_which_nobody_knows_that_it_notes_values_is_refused() -> None:
+    machine = node()
+    machine.received(message(1))
+    with pytest.raises(InvariantError, match="notes values"):
+        machine.noted(b"\x07")
+    kinds = {0: Kind.SOURCE, 1: Kind.STATELESS, 2: Kind.SINK}
+    parents = {1: (0,), 2: (1,)}
+    assert CausalGraph(kinds, parents, noted=frozenset({1, 2})).determined == {1}
+    with pytest.raises(GraphError, match="notes values"):
+        CausalGraph(kinds, parents, noted=frozenset({0}))

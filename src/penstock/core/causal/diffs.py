@@ -33,6 +33,8 @@ class Link(NamedTuple):
     node: int
     stamp: Stamp
     epoch: int
+    values: bytes = b""
+    """In determinants: what the step has noted."""
 
 
 Diff = tuple[Link, ...]

@@ -42,12 +42,14 @@ class CausalGraph:
     parents: Mapping[int, tuple[int, ...]]
     units: Mapping[int, int] = field(default_factory=dict)
     """The unit of each node in a loop; any number names it."""
+    noted: frozenset[int] = frozenset()
+    """Nodes whose steps note values: the time, random numbers, answers from outside."""
     children: Mapping[int, tuple[int, ...]] = field(init=False)
     members: Mapping[int, tuple[int, ...]] = field(init=False)
     """Per node: those that fail with it, itself included."""
     order: tuple[int, ...] = field(init=False)
     determined: frozenset[int] = field(init=False)
-    """Nodes that make the order of their inputs durable."""
+    """Nodes that make the order of their inputs durable, and what their steps note."""
     descendants: Mapping[int, frozenset[int]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +65,12 @@ class CausalGraph:
             node: tuple(units[self.units[node]]) if node in self.units else (node,)
             for node in nodes
         }
+        for node in sorted(self.noted):
+            if node in self.units or self.kinds[node] is Kind.SOURCE:
+                raise GraphError(
+                    f"node {node} notes values in a loop or in a source: put the stage that calls "
+                    "ctx.now(), ctx.random() or ctx.call() behind it"
+                )
         object.__setattr__(self, "parents", parents)
         object.__setattr__(self, "children", children)
         object.__setattr__(self, "members", members)
@@ -115,6 +123,7 @@ class CausalGraph:
                 len(parents) == 1 and (settled[parents[0]] or parents[0] in found)
             )
             settled[node] = line and node not in self.units
-            if self.kinds[node] is Kind.ORDERED and not line:
+            ordered = self.kinds[node] is Kind.ORDERED and not line
+            if ordered or (node in self.noted and self.kinds[node] is not Kind.SINK):
                 found.add(node)
         return frozenset(found)

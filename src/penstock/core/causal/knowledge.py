@@ -19,6 +19,8 @@ class Knowledge:
     """Everything that survives, indexed by the node that it is about."""
 
     steps: dict[int, dict[Stamp, Link | None]] = field(default_factory=dict)
+    values: dict[tuple[int, Stamp], bytes] = field(default_factory=dict)
+    """What steps have noted."""
     facts: dict[int, list[Fact]] = field(default_factory=dict)
     completed: dict[int, int] = field(default_factory=dict)
     newest: int = -1
@@ -40,6 +42,8 @@ class Knowledge:
             steps = self.steps.setdefault(link.node, {})
             if made_from is not None or link.stamp not in steps:
                 steps[link.stamp] = made_from
+            if link.values:
+                self.values[link.node, link.stamp] = link.values
             if made_from is not None and made_from.node == COMPLETION:
                 self.completes(link.node, made_from.epoch)
 
@@ -67,7 +71,7 @@ class Knowledge:
     ) -> tuple[Target, ...]:
         """Known steps after a stamp, and known completions after an epoch, in order."""
         found = [
-            Target(at, made_from)
+            Target(at, made_from, values=self.values.get((node, at), b""))
             for at, made_from in self.steps.get(node, {}).items()
             if made_from is not None
             and made_from.epoch > completed

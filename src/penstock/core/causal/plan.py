@@ -11,8 +11,8 @@ A **stateless** node starts at the least position of its children.  What it had 
 by then is the largest stamp in any diff at or before; what is known after becomes a target that the
 replay must hit.  Inputs that nobody knows of had no effect on anybody, so handling them again is
 harmless.  A **stateful** node starts at its newest checkpoint whose payload log reaches its
-children's positions.  An **ordered** one with determinants also binds them, up to the highest step
-that anybody observed: directly, or by having completed an epoch at or below it.  A **source** reads
+children's positions.  One with **determinants** also binds them, up to the highest step that
+anybody observed: directly, or by having completed an epoch at or below it.  A **source** reads
 on after the last range that its children know.  A **sink** starts after its last published epoch.
 
 The nodes of a loop are one **unit**: they start from checkpoints of one epoch, the newest that all
@@ -171,20 +171,7 @@ def _start(
             f"({dict(positions)})"
         )
     report = saved.report
-    trim = ZERO
-    if node in graph.determined:
-        observed = known.observed(graph, node)
-        trim = max(
-            [top, report.stamp]
-            + [
-                diff[0].stamp
-                for diff in stored.determinants
-                if diff[1].node == COMPLETION and diff[1].epoch <= observed
-            ]
-        )
-        for diff in stored.determinants:
-            if report.stamp < diff[0].stamp <= trim:
-                known.learn_diff(diff)
+    trim = _bind(graph, node, known, stored, max(top, report.stamp), report.stamp)
     known.learn(report)
     targets = known.targets(node, report.stamp, report.completed, deadlines)
     return Start(
@@ -213,6 +200,7 @@ def _start_stateless(
 ) -> Start:
     stamp = min(position.stamp for position in positions.values())
     completed = min(position.epoch for position in positions.values())
+    trim = _bind(graph, node, known, stored, top, ZERO)
     offset = 0
     begun = -1
     cuts = stored.cuts
@@ -235,13 +223,35 @@ def _start_stateless(
         positions,
         targets,
         known.taken(node, targets),
-        top,
+        max(top, trim),
         known.newest,
+        trim,
         offset=offset,
         cuts=tuple(cut for cut in cuts if cut.epoch > completed),
         watermark_us=past[-1].watermark_us if past else None,
         begun=begun,
     )
+
+
+def _bind(
+    graph: CausalGraph, node: int, known: Knowledge, stored: Stored, top: Stamp, after: Stamp
+) -> Stamp:
+    """Learn the determinants of steps that somebody may have observed; the last one's stamp."""
+    if node not in graph.determined:
+        return ZERO
+    observed = known.observed(graph, node)
+    trim = max(
+        [top]
+        + [
+            diff[0].stamp
+            for diff in stored.determinants
+            if diff[1].node == COMPLETION and diff[1].epoch <= observed
+        ]
+    )
+    for diff in stored.determinants:
+        if after < diff[0].stamp <= trim:
+            known.learn_diff(diff)
+    return trim
 
 
 def _newest_feasible(

@@ -68,6 +68,8 @@ class Target(NamedTuple):
     stamp: Stamp
     made_from: Link
     loose: bool = False
+    values: bytes = b""
+    """What the step noted."""
 
     @property
     def order(self) -> tuple[Stamp, bool, int]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.core.causal.clocks import Floor
+from penstock.core.causal.diffs import Diff
 from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.core.causal.plan import plan
 from penstock.core.causal.reports import Plan, Report, Stored
 
-__all__ = ["keep_from", "low_epoch", "watermark", "watermark_epoch"]
+__all__ = ["keep_from", "keeps_determinant", "low_epoch", "watermark", "watermark_epoch"]
 
 
 def watermark(graph: CausalGraph, stored: Mapping[int, Stored]) -> Plan:
@@ -51,6 +52,16 @@ def keep_from(graph: CausalGraph, stored: Mapping[int, Stored]) -> dict[int, int
         node: min(saved.key for saved in stored[node].checkpoints if saved.report.completed >= low)
         for node, low in _kept_epochs(graph, stored).items()
     }
+
+
+def keeps_determinant(diff: Diff, low: int) -> bool:
+    """Whether a recovery may ask for a determinant (link, what it was made from, …).
+
+    >>> from penstock.core.causal.diffs import Link
+    >>> keeps_determinant((Link(2, (5,), -1), Link(1, (3,), 8)), 7)
+    True
+    """
+    return max(diff[0].epoch, diff[1].epoch) > low
 
 
 def _kept_epochs(graph: CausalGraph, stored: Mapping[int, Stored]) -> dict[int, int]:

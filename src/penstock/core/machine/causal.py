@@ -23,7 +23,9 @@ does not get again.  Each sender tells it by a mark of just that epoch; then
 and until then no input is handled.  What a node without state passes on is a function of its
 senders' watermarks; one with state (``stateful``) never goes back, and has its own in checkpoints.
 
-A node with determinants holds its output back until the order of the inputs behind it is durable.
+A node with determinants holds its output back until the order of the inputs behind it is durable,
+and with it what its steps got from elsewhere (``noted``): the time, random numbers, answers of
+other systems.  When such a step is replayed, ``Recall`` comes before its Deliver or Complete.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from penstock.core.causal.times import ZERO
 from penstock.core.machine.causal_effects import (
     CausalEffect,
     Checkpoint,
+    Recall,
     Recovered,
     Restated,
     TakeCheckpoint,
@@ -67,15 +70,15 @@ __all__ = ["CausalMachine"]
 class CausalMachine(CausalPeers):
     """One node under causal recovery.
 
-    >>> from penstock.core.causal.diffs import Link
+    >>> from penstock.core.causal.diffs import Link, show_diff
     >>> node = CausalMachine(5, inputs={0: [1]}, outlets=[Outlet(9, (7,))])
     >>> message = Message(DATA, 0, 1, 5, 0, 1, Time.root(0), stamp=(4,), diff=(Link(1, (4,), 0),))
     >>> node.received(message)
     [Deliver(link=0, payload=None, time=Time(0)), EndStep()]
     >>> node.produced(9, [(7, "rows", 4)], Time.root(0))
     []
-    >>> [send.message.diff for send in node.end_step()]
-    [(Link(node=5, stamp=(1,), epoch=0), Link(node=1, stamp=(4,), epoch=0))]
+    >>> [show_diff(send.message.diff) for send in node.end_step()]
+    ['5:1 [1:4]']
     """
 
     def __init__(
@@ -231,6 +234,8 @@ class CausalMachine(CausalPeers):
             turn = self._turn(effects)
             if turn is None:
                 break
+            if turn.values:
+                effects.append(Recall(turn.values))
             effects += self._begin(turn)
         return effects
 

@@ -14,6 +14,7 @@ __all__ = [
     "CausalEffect",
     "Checkpoint",
     "ReadAgain",
+    "Recall",
     "Recovered",
     "Restated",
     "ResumeReading",
@@ -57,6 +58,12 @@ class TellOpened(NamedTuple):
 
 class Recovered(NamedTuple):
     """Tell the controller that every target was hit: the node is as good as any other."""
+
+
+class Recall(NamedTuple):
+    """The step that begins now was done before: give its vertices what it ``noted`` then."""
+
+    values: bytes
 
 
 class Restated(NamedTuple):
@@ -113,6 +120,7 @@ CausalEffect = (
     | TakeCheckpoint
     | TellReport
     | TellOpened
+    | Recall
     | Recovered
     | Restated
     | Retire

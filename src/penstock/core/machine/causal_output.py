@@ -39,6 +39,8 @@ class Step:
     made_from: Diff
     turn: Turn[Item]
     parts: dict[int, list[Part]] = field(default_factory=dict)
+    values: bytes = b""
+    """What it has noted."""
 
     def add(self, target: int, part: Part) -> None:
         """The step sends a child something."""
@@ -106,6 +108,14 @@ class CausalOutput(NodeMachine):
             self._step.add(target, Part(DATA, link, time, None, 0, payload, size))
         return []
 
+    def noted(self, values: bytes) -> None:
+        """What the present step got from outside of its input: replays are given it again."""
+        require(
+            self.determined or not self.children,
+            f"node {self.node} notes values, but the graph does not say so",
+        )
+        self._current().values = values
+
     def _current(self) -> Step:
         if self._step is None:
             raise InvariantError(f"node {self.node}: there is no step to end")
@@ -135,7 +145,8 @@ class CausalOutput(NodeMachine):
             newest = max((p.time.epoch for ps in step.parts.values() for p in ps), default=-1)
             require(before is None, f"node {self.node}: a step before {before} has no determinant")
             if exactly is None:
-                effects.append(StoreDeterminants(((Link(self.node, stamp, newest), *made_from),)))
+                own = Link(self.node, stamp, newest, step.values)
+                effects.append(StoreDeterminants(((own, *made_from),)))
             made_from = ()
         for child, parts in step.parts.items():
             if child in skipped:

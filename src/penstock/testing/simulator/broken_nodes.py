@@ -10,7 +10,7 @@ from penstock.core.causal.replay import Replay
 from penstock.core.causal.reports import Start
 from penstock.core.causal.times import ZERO, Stamp, after
 from penstock.core.machine.causal import CausalMachine
-from penstock.core.machine.causal_effects import CausalEffect, Checkpoint, StoreDeterminants
+from penstock.core.machine.causal_effects import CausalEffect, Checkpoint, Recall, StoreDeterminants
 from penstock.core.machine.causal_loop import CausalLoop
 from penstock.core.machine.causal_output import Item, Step
 from penstock.core.machine.causal_source import CausalSource
@@ -168,3 +168,8 @@ class LoopKeepsItsClock(CausalLoop):
 
     def checkpoint(self) -> Checkpoint:
         return CausalMachine.checkpoint(self)
+
+
+class DrawsAgain(CausalMachine):
+    def _pump(self) -> list[CausalEffect]:
+        return [effect for effect in super()._pump() if not isinstance(effect, Recall)]

@@ -44,6 +44,7 @@ class Monitor:
         self.world = world
         self._meaning: dict[tuple[int, Stamp], Link] = {}
         self._inputs: dict[int, dict[int, list[Row]]] = {}
+        self._noise: dict[tuple[int, int], int] = {}
         self._watermarks: dict[tuple[int, int], int | None] = {}
 
     # -- Monotonicity, Regularity ----------------------------------------------------------------
@@ -84,6 +85,11 @@ class Monitor:
         world = self.world
         if world.trace is not None:
             world.note(f"{process.name} handles {effect.payload} of epoch {effect.time.epoch}")
+
+    def drawn(self, process: Process, what: list[int], noise: int) -> None:
+        """A noisy node has added a number to rows (or to what an epoch led to)."""
+        if not process.zombie:
+            self._noise.update(((process.node, one), noise) for one in what)
 
     def handled(self, process: Process, before: dict[int, Stamp], message: Message) -> None:
         """After a message was taken in: clocks never go back."""
@@ -186,7 +192,7 @@ class Monitor:
                     orders[node][mix(row[0], node)] = digest % 1000
         vertices = fresh(shape)
         for epoch in sorted({cut.epoch for cuts in world.store.cuts.values() for cut in cuts}):
-            inputs = expected(shape, world.store.cuts, epoch, vertices, orders)
+            inputs = expected(shape, world.store.cuts, epoch, vertices, orders, self._noise)
             for sink, epochs in world.store.published.items():
                 rows = epochs.get(epoch, [])
                 if rows != inputs[sink]:

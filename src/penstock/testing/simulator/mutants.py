@@ -66,6 +66,7 @@ MUTANTS: tuple[Mutant, ...] = (
         nodes.ForcesLaterRows,
         recovery=recovery.NoDeadlines,
     ),
+    Mutant("draws-again", "replays recall what was noted", nodes.DrawsAgain),
     Mutant("loop-nodes-alone", "a loop fails as one (20)", recovery=recovery.LoopNodesAlone),
     Mutant(
         "loop-epochs-apart",

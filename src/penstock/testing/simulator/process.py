@@ -14,6 +14,7 @@ from penstock.core.machine.causal_effects import (
     CausalEffect,
     Checkpoint,
     ReadAgain,
+    Recall,
     Recovered,
     Restated,
     ResumeReading,
@@ -31,7 +32,7 @@ from penstock.core.machine.node import Outlet
 from penstock.core.progress.marks import EPOCH_END, WATERMARK_IDLE, Completion
 from penstock.core.time import Time
 from penstock.testing.simulator.loops import INSIDE, Travelling, entering, go_round
-from penstock.testing.simulator.stages import Row, Vertex, distribute, source_rows
+from penstock.testing.simulator.stages import Row, Vertex, distribute, of_epoch, source_rows
 
 if TYPE_CHECKING:
     from penstock.testing.simulator.world import World
@@ -73,6 +74,7 @@ class Process:
         self._queue: deque[CausalEffect] = deque()
         self._busy = False
         self._disk: list[Any] = []
+        self._recalled = b""
         self.region: deque[Completion] = deque()
         """Epochs that are complete in the node's loop."""
         graph = world.shape.graph
@@ -151,6 +153,8 @@ class Process:
         elif isinstance(effect, Deliver):
             world.monitor.delivered(self, effect)
             self._deliver(effect)
+        elif isinstance(effect, Recall):
+            self._recalled = effect.values
         elif isinstance(effect, Report):
             world.hub(self.node).closed(self, effect)
         elif isinstance(effect, EndStep):
@@ -198,6 +202,8 @@ class Process:
         epoch = effect.time.epoch
         members = self.world.shape.graph.members[self.node]
         if len(members) == 1:
+            noise = self._noise([row[0] for row in rows])
+            rows = tuple((i, value + noise) for i, value in rows)
             self._produce(self.vertex.receive(rows, epoch), effect.time)
             return
         travelling: Travelling = rows if effect.link >= INSIDE else entering(self.node, rows)
@@ -209,6 +215,18 @@ class Process:
             self._perform(send)
         if effect.link >= INSIDE:
             self.world.hub(self.node).arrived(self, epoch)
+
+    def _noise(self, what: list[int]) -> int:
+        """A number that a noisy node adds in this step: drawn, noted, and recalled in a replay."""
+        if self.node not in self.world.shape.graph.noted:
+            return 0
+        if self._recalled:
+            values, self._recalled = self._recalled, b""
+        else:
+            values = bytes([self.world.random.randint(1, 200)])
+            self.machine.noted(values)
+        self.world.monitor.drawn(self, what, values[0])
+        return values[0]
 
     def completed_inside(self) -> None:
         """An epoch is complete in the node's loop."""
@@ -242,6 +260,8 @@ class Process:
     def _complete(self, effect: Complete) -> None:
         time = Time.root(effect.epoch)
         out, rows = self.vertex.complete(effect.epoch)
+        noise = self._noise([of_epoch(effect.epoch)])
+        out = tuple((i, value + noise) for i, value in out)
         self.world.monitor.completed(self, effect, rows)
         if self.kind is Kind.SINK and not self.world.publish(self, effect.epoch, rows):
             self.alive = False

@@ -28,6 +28,7 @@ __all__ = [
     "hop",
     "hops_of",
     "mix",
+    "of_epoch",
     "random_shape",
     "source_rows",
     "watermark_at",
@@ -79,6 +80,11 @@ def distribute(shape: Shape, node: int, rows: Rows) -> dict[int, Rows]:
             continue
         parts.setdefault(children[(row[0] >> 5) % len(children)], []).append(row)
     return {child: tuple(parts[child]) for child in sorted(parts)}
+
+
+def of_epoch(epoch: int) -> int:
+    """Stands for the end of an epoch where a row's id would."""
+    return -1 - epoch
 
 
 def enter(node: int, row: Row) -> Row:
@@ -181,12 +187,14 @@ def expected(
     epoch: int,
     vertices: Mapping[int, Vertex],
     orders: Mapping[int, Mapping[int, int]] | None = None,
+    noise: Mapping[tuple[int, int], int] | None = None,
 ) -> dict[int, list[Row]]:
     """The rows that reach each node in an epoch, sorted.
 
     ``vertices`` carries the totals from epoch to epoch.  ``orders`` gives, for ordered nodes, the
-    value of each output id.
+    value of each output id; ``noise`` what a node added to a row, or to what an epoch led to.
     """
+    noise = noise or {}
     graph = shape.graph
     inputs: dict[int, list[Row]] = {node: [] for node in graph.order}
     for node in graph.order:
@@ -202,10 +210,12 @@ def expected(
         else:
             rows = inputs[node] = sorted(inputs[node])
             vertex = vertices[node]
-            batches = [vertex.receive((row,), epoch) for row in rows]
+            noisy = [(i, value + noise.get((node, i), 0)) for i, value in rows]
+            batches = [vertex.receive((row,), epoch) for row in noisy]
             if epoch in epochs_of(shape, cuts, node):
                 made, _ = vertex.complete(epoch)
-                batches.append(made)
+                extra = noise.get((node, of_epoch(epoch)), 0)
+                batches.append(tuple((i, value + extra) for i, value in made))
             if orders is not None and node in orders:
                 order = orders[node]
                 batches = [tuple((i, order.get(i, -1)) for i, _ in rows_) for rows_ in batches]
@@ -256,6 +266,7 @@ def random_shape(random: Random) -> Shape:
     modes: dict[int, str] = {}
     parents: dict[int, tuple[int, ...]] = {}
     units: dict[int, int] = {}
+    noted_share = random.choice((0.0, 0.0, 0.3))
     inner = random.choice((1, 2, 2, 3))
     sizes = [random.choice((1, 2, 2)), *(random.choice((1, 1, 2, 2)) for _ in range(inner)), 1]
     sizes[-1] = random.choice((1, 2))
@@ -287,8 +298,15 @@ def random_shape(random: Random) -> Shape:
             if depth - 1 != loop or not loop or random.random() < 0.5:
                 node = random.choice(layers[depth])
                 parents[node] = tuple(sorted({*parents[node], other}))
+    noted = frozenset(
+        node
+        for node, kind in kinds.items()
+        if kind not in (Kind.SOURCE, Kind.SINK)
+        and node not in units
+        and random.random() < noted_share
+    )
     return Shape(
-        CausalGraph(kinds, parents, units),
+        CausalGraph(kinds, parents, units, noted),
         modes,
         epochs=random.choice((2, 3, 4, 6)),
         skip_share=random.choice((0.0, 0.3, 0.6)),

@@ -9,7 +9,7 @@ from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.diffs import Diff
 from penstock.core.causal.graph import Kind
 from penstock.core.causal.reports import Cut, Report, Saved, Stored
-from penstock.core.causal.retention import keep_from
+from penstock.core.causal.retention import keep_from, keeps_determinant
 from penstock.core.causal.times import Stamp
 from penstock.core.machine.causal_effects import Checkpoint
 from penstock.core.machine.recovery import Record
@@ -45,7 +45,9 @@ class Store:
                 self.cuts[node] = []
             elif kind is Kind.SINK:
                 self.published[node] = {}
-            elif kind is not Kind.STATELESS:
+            elif kind is Kind.STATELESS:
+                self.determinants[node] = []
+            else:
                 self.determinants[node] = []
                 report = Report(
                     node,
@@ -76,15 +78,21 @@ class Store:
         """A node starts from a checkpoint: newer ones and unbound determinants are void."""
         if node in self.checkpoints and key is not None:
             self.checkpoints[node] = [k for k in self.checkpoints[node] if k.key <= key]
+        if node in self.determinants:
             self.determinants[node] = [d for d in self.determinants[node] if d[0].stamp <= trim]
 
-    def forget(self) -> None:
+    def forget(self, low: int) -> None:
         """Drop checkpoints that no recovery asks for, and determinants before the oldest."""
         stored = self.stored(self.checkpoints)
         for node, key in keep_from(self.shape.graph, stored).items():
             self.checkpoints[node] = [k for k in self.checkpoints[node] if k.key >= key]
             stamp = self.checkpoints[node][0].checkpoint.report.stamp
             self.determinants[node] = [d for d in self.determinants[node] if d[0].stamp > stamp]
+
+        for node in self.determinants.keys() - self.checkpoints.keys():
+            self.determinants[node] = [
+                d for d in self.determinants[node] if keeps_determinant(d, low)
+            ]
 
     def stored(self, nodes: Iterable[int]) -> dict[int, Stored]:
         """What a plan may build on."""
@@ -100,7 +108,7 @@ class Store:
                 report = Report(node, completed=epoch, newest=epoch, clock=clock)
                 found[node] = Stored((Saved(epoch, report),))
             elif kind is Kind.STATELESS:
-                found[node] = Stored()
+                found[node] = Stored(determinants=tuple(self.determinants.get(node, ())))
             else:
                 found[node] = Stored(
                     tuple(Saved(k.key, k.checkpoint.report) for k in self.checkpoints[node]),

@@ -281,7 +281,7 @@ class World:
         stored = self.store.stored(self.shape.graph.order)
         low = low_epoch(self.shape.graph, stored)
         self.monitor.truncated(low, stored)
-        self.store.forget()
+        self.store.forget(low)
         self.control(self.controller.truncate_due(low))
 
     def control(self, effects: list[RecoveryEffect]) -> None:
