@@ -1,0 +1,236 @@
+"""One role in the hands of a host: floors, asking again, taking over and handing over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from penstock.core.delivery.ids import Lane, ParcelId, Role
+from penstock.core.delivery.messages import (
+    ID_BYTES,
+    RECORD_BYTES,
+    Acknowledge,
+    Answered,
+    Ask,
+    Doubt,
+    Floors,
+    Record,
+    Recovered,
+    StorePosition,
+)
+from penstock.core.delivery.replicated import Sharing
+from penstock.core.delivery.role import RoleTables
+from penstock.core.delivery.tables import SETTLED, UNKNOWN, Entry, RecordTable, Work
+
+__all__ = ["RolePlayer", "RoleState"]
+
+
+class RoleState(NamedTuple):
+    """All that goes along when a role is handed over."""
+
+    table: RecordTable
+    works: Mapping[ParcelId, Work]
+    entries: Mapping[ParcelId, Entry]
+    asks: Mapping[Role, tuple[ParcelId, ...] | None]
+    heard: Mapping[Role, Mapping[Lane, int]]
+    next: int
+    stored: int
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        rows = [entry.parcel for entry in self.entries.values()]
+        rows += [work.parcel for work in self.works.values() if work.parcel is not None]
+        records = RECORD_BYTES * (len(self.table.records) + len(self.works))
+        return records + sum(ID_BYTES + parcel.size for parcel in rows)
+
+
+@dataclass
+class RolePlayer(RoleTables):
+    """A role's tables and rules; envelopes and hosts are its owner's business."""
+
+    _said: dict[Role, dict[Lane, int]] = field(default_factory=dict)
+
+    # -- floors ----------------------------------------------------------------------------------
+
+    def heard_floors(self, feeder: Role, floors: Mapping[Lane, int]) -> None:
+        """A feeder will never send anything at or before these numbers again."""
+        known = self.heard.setdefault(feeder, {})
+        for lane, number in floors.items():
+            known[lane] = max(number, known.get(lane, 0))
+
+    def inputs_floor(self) -> dict[Lane, int]:
+        """Per lane, the number up to which nothing will ever come again."""
+        if self.is_source:
+            return {self.role: self.next - 1}
+        found = {}
+        for lane, carriers in self.stages.carriers[self.role.stage].items():
+            number = min(self.heard.get(role, {}).get(lane, 0) for role in carriers)
+            found[lane] = max(number, self.table.floor.get(lane, 0))
+        return found
+
+    def own_floor(self) -> dict[Lane, int]:
+        """Per lane, the number up to which this role will never send anything again."""
+        found = self.inputs_floor()
+        kept = [*self.works, *self.entries, *(record.id for record in self.table.unsettled())]
+        for id_ in kept:
+            if id_.number <= found[id_.lane]:
+                found[id_.lane] = id_.number - 1
+        return found
+
+    def flush(self) -> None:
+        """Now and then: floors rise, what is settled goes to the siblings in one message."""
+        if not self.settings.logs:
+            return
+        inputs = self.inputs_floor()
+        self._doubt(inputs)
+        raised = any(number > self.table.floor.get(lane, 0) for lane, number in inputs.items())
+        if raised and not self.is_source:
+            self.table.raise_floor(inputs)
+        if self._settling:
+            super().flush()
+        elif raised and not self.is_source:
+            self._share(())
+        own = self.own_floor()
+        if self.is_source and own[self.role] > self.stored:
+            self.stored = own[self.role]
+            self.effects.append(StorePosition(self.role, self.incarnation, self.stored))
+        if self.settings.dedup:
+            for target in self.stages.downstream(self.role.stage):
+                if self._said.get(target) != own:
+                    self._said[target] = own
+                    self.outgoing.append((target, Floors(own)))
+
+    def _doubt(self, inputs: Mapping[Lane, int]) -> None:
+        """Give up what nobody will send again: too many died at once."""
+        lost = [
+            record
+            for record in self.table.unsettled()
+            if record.id not in self.works and record.id.number <= inputs.get(record.id.lane, 0)
+        ]
+        if lost:
+            self.table.put(record._replace(level=SETTLED) for record in lost)
+            self._share([record._replace(level=SETTLED) for record in lost])
+            self.effects.append(Doubt(self.role, tuple(record.id for record in lost)))
+
+    # -- taking over -----------------------------------------------------------------------------
+
+    def begin(self, fresh: bool, position: int) -> None:
+        """Take the role of a dead host, with the siblings' records of it in the table.
+
+        ``fresh``: nobody has records, so ask for everything.  ``position``: a source's.
+        """
+        if self.is_source:
+            self.next, self.stored = position + 1, position
+        elif self.settings.logs:
+            self._recover(fresh)
+        self._maybe_recovered()
+
+    def _recover(self, fresh: bool) -> None:
+        if fresh or self.settings.sharing is Sharing.NOTHING:
+            self.asks = dict.fromkeys(self.stages.upstream(self.role.stage))
+        else:
+            self._resume(self.table.unsettled())
+        for origin in self.asks:
+            self._ask(origin)
+        done: dict[Role, list[tuple[ParcelId, int]]] = {}
+        for record in self.table.records.values():
+            if record.level == SETTLED:
+                done.setdefault(record.origin, []).append((record.id, SETTLED))
+        self.outgoing += [(origin, Acknowledge(tuple(ids))) for origin, ids in done.items()]
+        self.share_all()
+
+    def _resume(self, records: Iterable[Record]) -> None:
+        wanted: dict[Role, tuple[ParcelId, ...]] = {}
+        for record in records:
+            if record.parcel is not None:
+                self.works[record.id] = Work(record.origin, record.parcel)
+                self._work(record.parcel)
+            else:
+                wanted[record.origin] = (*wanted.get(record.origin, ()), record.id)
+        self.asks = dict(wanted)
+
+    def _ask(self, origin: Role) -> None:
+        self.outgoing.append((origin, Ask(self.asks[origin])))
+
+    def asked(self, asker: Role, ids: tuple[ParcelId, ...] | None) -> None:
+        """Somebody who took a role over needs things again; what is being rebuilt follows."""
+        wanted = list(self.entries) if ids is None else ids
+        mine = [i for i in wanted if i in self.entries and self.entries[i].target == asker]
+        if ids is None:  # nobody there has records of these any more
+            self.entries |= {id_: self.entries[id_]._replace(level=UNKNOWN) for id_ in mine}
+        self._deliver(asker, mine)
+        self.outgoing.append((asker, Answered()))
+
+    def answered(self, origin: Role) -> None:
+        """An origin has sent again what it has."""
+        if origin in self.asks:
+            del self.asks[origin]
+            self._maybe_recovered()
+
+    def _maybe_recovered(self) -> None:
+        if not self.asks:
+            self.effects.append(Recovered(self.role, self.incarnation))
+
+    # -- others move -----------------------------------------------------------------------------
+
+    def seated(self, role: Role, fence: int, dead: set[int]) -> None:
+        """Somebody else plays a role now: send again what may not have arrived.
+
+        After a crash that is what was never acknowledged: the rest will be asked for.  After a
+        move nothing is lost, unless the host that had the role died since.
+        """
+        if role in self.asks:
+            self._ask(role)
+        self._said.pop(role, None)
+        again = []
+        for id_, entry in self.entries.items():
+            if entry.target != role:
+                continue
+            if entry.incarnation < fence:
+                if entry.level == UNKNOWN:
+                    again.append(id_)
+            elif entry.host in dead:
+                again.append(id_)
+        self._deliver(role, again)
+
+    def host_lost(self, host: int, dead: set[int]) -> None:
+        """A host is gone, and with it what was on its way to or from it."""
+        for origin in self.asks:
+            self._ask(origin)
+        self._said.clear()
+        again: dict[Role, list[ParcelId]] = {}
+        for id_, entry in self.entries.items():
+            moved = entry.host == host and self.seats[entry.target].host not in dead
+            if entry.via == host or moved:
+                again.setdefault(entry.target, []).append(id_)
+        for target, ids in again.items():
+            self._deliver(target, ids)
+
+    # -- handing over ----------------------------------------------------------------------------
+
+    def hand_over(self) -> RoleState:
+        """Everything, for the next player."""
+        table = RecordTable(dict(self.table.records), dict(self.table.floor))
+        return RoleState(
+            table, self.works, self.entries, self.asks, self.heard, self.next, self.stored
+        )
+
+    def take_over(self, state: RoleState, via: int) -> None:
+        """Go on where the last player stopped."""
+        self.table = state.table
+        self.works = {
+            id_: replace(work, shared=False, settled=False) for id_, work in state.works.items()
+        }
+        self.entries = {id_: entry._replace(via=via) for id_, entry in state.entries.items()}
+        self.asks, self.heard = dict(state.asks), {r: dict(f) for r, f in state.heard.items()}
+        self.next, self.stored = state.next, state.stored
+        for origin in self.asks:
+            self._ask(origin)
+        for id_, work in self.works.items():
+            if work.outputs is None and work.parcel is not None:
+                self._work(work.parcel)
+            else:
+                self._advance(id_)
+        self.share_all()

@@ -1,0 +1,80 @@
+"""The settings of the ``replicated`` regime and of the two that it is compared with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from penstock.core.delivery.guarantees import Guarantee
+from penstock.errors import SettingsError
+
+__all__ = ["Replicated", "Sharing"]
+
+
+class Sharing(Enum):
+    """What replicas of a stage tell each other."""
+
+    RECORDS = "records"
+    """Ids, origins and levels: the rows stay at the origin."""
+    MIRRORED = "mirrored"
+    """The rows too: the origin need not keep them."""
+    NOTHING = "nothing"
+    """Nothing: whoever takes over asks for everything."""
+
+
+@dataclass(frozen=True)
+class Replicated:
+    """How replicas protect what they hold.
+
+    A parcel survives the loss of up to ``depth`` of the hosts that hold it or what it was made
+    from.  What it restores is what is in flight: stages keep no state of their own under it.
+
+    >>> Replicated().depth, Replicated(Guarantee.AT_MOST_ONCE).logs
+    (1, False)
+    """
+
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    depth: int = 1
+    mirrored: bool = False
+    acknowledged: bool = False
+    """Read on only when what was read last has come to the end."""
+
+    def __post_init__(self) -> None:
+        if self.depth < 1:
+            raise SettingsError(
+                f"depth={self.depth}: what is sent has to be kept for at least one stage",
+                depth=self.depth,
+            )
+        if self.mirrored and self.acknowledged:
+            raise SettingsError("choose one of mirrored and acknowledged: each is a way of its own")
+        if self.mirrored and self.depth > 1:
+            raise SettingsError("mirrored replicas keep rows themselves; leave depth at 1")
+
+    @property
+    def logs(self) -> bool:
+        """Whether there are tables at all."""
+        return self.guarantee.work.logs
+
+    @property
+    def dedup(self) -> bool:
+        """Whether receivers know what they have had."""
+        return self.guarantee.work.dedup
+
+    @property
+    def sharing(self) -> Sharing:
+        """What replicas tell each other: nothing that the guarantee does not need."""
+        if self.mirrored and self.logs:
+            return Sharing.MIRRORED
+        return Sharing.RECORDS if self.dedup and not self.acknowledged else Sharing.NOTHING
+
+    @property
+    def release(self) -> int:
+        """The level from which an origin need not keep a parcel."""
+        if self.acknowledged:
+            return 254
+        return 0 if self.mirrored else self.depth
+
+    @property
+    def settle(self) -> int:
+        """The level from which a replica is done with a parcel."""
+        return max(1, self.release)
