@@ -113,26 +113,27 @@ class Constraints:
             raise InvariantError(f"node {node} has nothing to go back to", node=node)
         state, events, gone, received = [], [], [], []
         plain = True
-        last = -2
+        last = last_seen = -2
         for offer in offers:
             here, seen, lost = offer.span.scalar, offer.events.scalar, offer.discarded.scalar
             if here is None or seen is None or lost is None or offer.complete.scalar is None:
                 plain = False
                 break
-            if here <= last:
+            if here <= last or seen < last_seen:
                 break
             state.append(here)
             events.append(seen)
             gone.append(lost)
             received.append(here if offer.span is not TOP else max(offer.complete.scalar, last))
-            last = here
+            last, last_seen = here, seen
         if plain and len(state) < len(offers):
             self._refuse(node, len(state))
         if not plain:
             state, events, gone, received = [], [], [], []
             for index in range(1, len(offers)):
-                small, large = offers[index - 1].span, offers[index].span
-                if small == large or not large.includes(small):
+                small, large = offers[index - 1], offers[index]
+                grows = large.span.includes(small.span) and large.events.includes(small.events)
+                if not grows or small.span == large.span:
                     self._refuse(node, index)
         self.plain[node] = plain
         self.state[node] = state
@@ -141,10 +142,10 @@ class Constraints:
         self.received[node] = received
 
     def _refuse(self, node: int, index: int) -> None:
-        offers = self.kept[node].offers
+        small, large = self.kept[node].offers[index - 1 : index + 1]
         raise GraphError(
-            f"node {node} offers {offers[index].span} after {offers[index - 1].span}: each span "
-            f"must have all of the one before and more",
+            f"node {node} offers {large.span} with events {large.events} after {small.span} with "
+            f"events {small.events}: each must have all of the one before, and a larger span",
             node=node,
         )
 

@@ -82,6 +82,7 @@ class Offer:
     """Something a node can go back to: its state after exactly the events of ``span``.
 
     ``events``: no event of that state was later than this; for ``TOP``, how far the node has come.
+    A larger offer has all events of a smaller one.
     ``discarded``: of the messages that events of ``span`` sent over edges that are not logged, only
     those of events in here are gone: all of them (the default), none when the node keeps or makes
     its output again, the truncated part for a log in memory.
@@ -157,10 +158,12 @@ class Kept:
         discarded: Span | None = None,
         complete: Span = EMPTY,
     ) -> Kept:
-        """Return this with the offer to go on as it is.
+        """Return this with the offer to go on as it is; its events have all that was offered.
 
         >>> Kept.spans(EMPTY).alive(Span.epoch(4)).offers[-1].span
         TOP
         """
+        if self.offers:
+            events = events | self.offers[-1].events
         live = Offer(TOP, events, events if discarded is None else discarded, complete)
         return replace(self, offers=(*self.offers, live))
