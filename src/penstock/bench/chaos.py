@@ -36,16 +36,17 @@ if TYPE_CHECKING:
 __all__ = ["Chaos", "chaos", "torture"]
 
 HOSTS = 6
+STANDBY = 1
 RATE = 20_000
 EPOCH = "100 ms"
 LINGER = "50 ms"
 LEAD_S = 3.0
 NORMAL_S = 4.0
-KILL_S = 3.0
+KILL_S = 3.5
 """So long a kill and what follows may take on average, when nobody says how long to run."""
 CLUSTER_KILL_S = 8.0
 CUT_S = 0.5
-PAUSE_S = 0.8
+PAUSE_S = 1.5
 RECOVERY_S_MAX = 30.0
 DEAD_S_MAX = 5.0
 END_S_MAX = 60.0
@@ -64,6 +65,7 @@ class Chaos:
     cluster: bool = False
     connections: bool = False
     hosts: int = HOSTS
+    standby: int = STANDBY
 
     @property
     def load_s(self) -> float:
@@ -110,6 +112,7 @@ def torture(
             epochInterval=EPOCH,
             linger=LINGER,
             recovery="causal",
+            standby=settings.standby,
             checkpointLocation=str(Path(scratch) / "checkpoint"),
         )
         try:
@@ -141,6 +144,7 @@ def torture(
         "events": flow.rows,
         "recoveries": len(recoveries),
         "normal_ms": {"p50": round(float(p50), 1), "p99": round(float(p99), 1)},
+        "standby": settings.standby,
         "seed": settings.seed,
     }
 
@@ -148,7 +152,7 @@ def torture(
 @contextmanager
 def _session(settings: Chaos) -> Iterator[tuple[SparkSession, StandaloneCluster | None]]:
     if not settings.cluster:
-        spark = local_session("penstock chaos", hosts=settings.hosts)
+        spark = local_session("penstock chaos", hosts=settings.hosts + settings.standby)
         try:
             yield spark, None
         finally:

@@ -23,6 +23,7 @@ def chaos(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Chooses the victims.")] = 1,
     rate: Annotated[float, typer.Option(min=1000, help="Events per second.")] = 20_000,
+    standby: Annotated[int, typer.Option(min=0, help="Hosts that are kept ready.")] = 1,
     cluster: Annotated[
         bool, typer.Option("--cluster", help="Kill executor JVMs of a standalone cluster instead.")
     ] = False,
@@ -41,7 +42,7 @@ def chaos(
     from penstock.bench.chaos import chaos as run
 
     set_up_logging(verbose)
-    result = run(Chaos(kills, seconds, seed, rate, cluster, connections))
+    result = run(Chaos(kills, seconds, seed, rate, cluster, connections, standby=standby))
     if json:
         print_json(result)
     else:

@@ -34,10 +34,11 @@ def run_ysb(
         )
     if not json:
         errors.print("Starting Spark ...")
-    spark = local_session("penstock demo ysb", hosts=hosts, master=master)
+    standby = 1 if kills else 0
+    spark = local_session("penstock demo ysb", hosts=hosts + standby, master=master)
     try:
         ysb = Ysb(rate, seconds, Ysb.soon(LEAD_S))
-        query = ysb.flow.start(spark, hosts=hosts)
+        query = ysb.flow.start(spark, hosts=hosts, standby=standby)
         collector = threading.Thread(target=ysb.collect, daemon=True)
         collector.start()
         if kills:
