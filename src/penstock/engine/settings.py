@@ -37,7 +37,7 @@ class RunSettings:
     linger: Duration = "5 ms"
     progressInterval: Duration = "1 second"
     progress: str = "marks"
-    recovery: str = "none"
+    recovery: str = "causal"
     checkpointInterval: Duration = "1 second"
     logs: str = "references"
     logBytes: int = 64 << 20

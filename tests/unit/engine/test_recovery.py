@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from penstock import Flow
 from penstock import functions as F
-from penstock.errors import SettingsError
+from penstock.errors import HostLostError, SettingsError, TransientError
 from penstock.flow import Stream
 from penstock.testing.local import LocalQuery, start_local
 from penstock.vertex import Time, Vertex
@@ -39,9 +40,7 @@ def source(flow: Flow, rows: int = ROWS) -> Stream:
 
 def run_killing(flow: Flow, victims: list[str], **options: Any) -> LocalQuery:
     """Run a flow to its end; kill the hosts of some nodes on the way, one after another."""
-    query = start_local(
-        flow, **{"hosts": 3, "recovery": "causal", "checkpointInterval": "200 ms", **options}
-    )
+    query = start_local(flow, **{"hosts": 3, "checkpointInterval": "200 ms", **options})
     try:
         for number, victim in enumerate(victims, 1):
             time.sleep(0.3)
@@ -49,9 +48,12 @@ def run_killing(flow: Flow, victims: list[str], **options: Any) -> LocalQuery:
             killed = query.kill(victim)
             await_recovery(query, number)
             after = {node["name"]: node for node in query.nodes()}
+            restarted = query.recoveries[-1]["restarted"]
+            lost = [name for name, node in before.items() if node["host"] == killed["host"]]
+            # Soon after another failure a neighbour whose log is still short may have to join.
+            assert set(restarted) >= set(lost) and (number > 1 or sorted(restarted) == sorted(lost))
             for name, node in after.items():
-                restarted = before[name]["host"] == killed["host"]
-                assert (node["incarnation"] > before[name]["incarnation"]) == restarted
+                assert (node["incarnation"] > before[name]["incarnation"]) == (name in restarted)
         assert query.awaitTermination(WAIT_S)
     finally:
         query.stop()
@@ -173,7 +175,7 @@ def test_a_join_keeps_what_it_has_seen() -> None:
 def test_several_hosts_at_once() -> None:
     flow = Flow()
     out = counted(flow).memory()
-    query = start_local(flow, hosts=3, recovery="causal", checkpointInterval="200 ms")
+    query = start_local(flow, hosts=3, checkpointInterval="200 ms")
     try:
         time.sleep(0.6)
         for host in (1, 2, 3):
@@ -188,14 +190,14 @@ def test_several_hosts_at_once() -> None:
 def test_a_failure_during_a_recovery() -> None:
     flow = Flow()
     out = counted(flow).memory()
-    query = start_local(flow, hosts=3, recovery="causal", checkpointInterval="200 ms")
+    query = start_local(flow, hosts=3, checkpointInterval="200 ms")
     try:
         time.sleep(0.6)
         for _ in range(4):
-            query.kill("counts[0]")
-            time.sleep(0.03)
-            query.kill("counts[1]")
-            time.sleep(0.1)
+            for victim in ("counts[0]", "counts[1]"):
+                with suppress(TransientError):  # its host is not up yet
+                    query.kill(victim)
+                time.sleep(0.05)
         await_recovery(query)
         assert query.awaitTermination(WAIT_S)
     finally:
@@ -206,7 +208,7 @@ def test_a_failure_during_a_recovery() -> None:
 def test_a_driver_started_again_goes_on_with_the_state(tmp_path: Path) -> None:
     store, target = str(tmp_path / "store"), tmp_path / "out"
 
-    def start(first: bool) -> LocalQuery:
+    def start() -> LocalQuery:
         flow = Flow("again")
         counted(flow).parquet(str(target), name="published")
         return start_local(
@@ -218,10 +220,10 @@ def test_a_driver_started_again_goes_on_with_the_state(tmp_path: Path) -> None:
             parallelism=2,
         )
 
-    query = start(True)
+    query = start()
     time.sleep(0.9)
     query.stop()
-    query = start(False)
+    query = start()
     assert query.awaitTermination(WAIT_S)
     rows = [
         row
@@ -234,7 +236,7 @@ def test_a_driver_started_again_goes_on_with_the_state(tmp_path: Path) -> None:
 def test_who_can_be_killed() -> None:
     flow = Flow()
     source(flow, rows=10).memory(name="kept")
-    query = start_local(flow, hosts=1, recovery="causal")
+    query = start_local(flow, hosts=1)
     try:
         with pytest.raises(SettingsError, match="runs in the driver's own process"):
             query.kill("kept[0]")
@@ -250,5 +252,5 @@ def test_without_recovery_a_lost_host_ends_the_flow() -> None:
     query = start_local(flow, hosts=2, recovery="none")
     time.sleep(0.2)
     query.kill("numbers[0]")
-    with pytest.raises(Exception, match="was lost"):
+    with pytest.raises(HostLostError, match="was lost"):
         query.awaitTermination(WAIT_S)

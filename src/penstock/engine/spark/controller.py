@@ -251,6 +251,9 @@ class Controller:
 
     def kill(self, host: int) -> None:
         """Let a host's process kill itself, for drills."""
+        info = self.hosts.get(host)
+        if info is None or not info.address:
+            raise TransientError(f"host {host} is not up yet: it cannot be killed", host=host)
         self.host.transport.control(host, {"kind": "kill"})
 
     def figures(self) -> dict[int, dict[str, Any]]:
