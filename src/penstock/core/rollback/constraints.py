@@ -37,8 +37,8 @@ class Constraints:
         self.events: list[list[int]] = [[] for _ in kept]
         self.gone: list[list[int]] = [[] for _ in kept]
         self.received: list[list[int]] = [[] for _ in kept]
-        self._fixed: dict[tuple[int, int, int], Span] = {}
-        self._sent: dict[tuple[int, int, int], Span] = {}
+        self._fixed: list[dict[tuple[int, int], Span]] = [{} for _ in kept]
+        self._sent: list[dict[tuple[int, int], Span]] = [{} for _ in kept]
         for node in range(len(graph)):
             self._read(node)
         self._link()
@@ -48,8 +48,8 @@ class Constraints:
         before = self.plain[node], tuple(self.kept[node].delivered)
         self.kept[node] = kept
         self._read(node)
-        for number in self.graph.outs[node]:
-            self._forget(id(self.graph.edges[number].transformer), node)
+        self._fixed[node].clear()
+        self._sent[node].clear()
         if before != (self.plain[node], tuple(kept.delivered)):
             self._link()
 
@@ -85,27 +85,22 @@ class Constraints:
     def fixed(self, number: int, at_source: int) -> Span:
         """Return φ of the source's span."""
         edge = self.graph.edges[number]
-        key = (id(edge.transformer), edge.source, at_source)
-        found = self._fixed.get(key)
+        key = (id(edge.transformer), at_source)
+        found = self._fixed[edge.source].get(key)
         if found is None:
             span = self.kept[edge.source].offers[at_source].span
-            found = self._fixed[key] = edge.transformer.fixed(span)
+            found = self._fixed[edge.source][key] = edge.transformer.fixed(span)
         return found
 
     def sent(self, number: int, at_source: int) -> Span:
         """Return the times of what the source has discarded."""
         edge = self.graph.edges[number]
-        key = (id(edge.transformer), edge.source, at_source)
-        found = self._sent.get(key)
+        key = (id(edge.transformer), at_source)
+        found = self._sent[edge.source].get(key)
         if found is None:
             discarded = self.kept[edge.source].offers[at_source].discarded
-            found = self._sent[key] = edge.transformer.sent(discarded)
+            found = self._sent[edge.source][key] = edge.transformer.sent(discarded)
         return found
-
-    def _forget(self, transformer: int, node: int) -> None:
-        for index in range(max(len(self.kept[node].offers), len(self.state[node])) + 1):
-            self._fixed.pop((transformer, node, index), None)
-            self._sent.pop((transformer, node, index), None)
 
     def _read(self, node: int) -> None:
         offers = self.kept[node].offers
@@ -151,6 +146,7 @@ class Constraints:
 
     def _link(self) -> None:
         nodes = range(len(self.graph))
+        self.above: list[list[int]] = [[] for _ in nodes]
         self.below: list[list[int]] = [[] for _ in nodes]
         self.below_unlogged: list[list[int]] = [[] for _ in nodes]
         self.above_unlogged: list[list[int]] = [[] for _ in nodes]
@@ -168,6 +164,7 @@ class Constraints:
                 and edge.transformer.keeps_epochs
                 and number not in self.exact
             ):
+                self.above[target].append(source)
                 self.below[source].append(target)
                 if not edge.logged:
                     self.below_unlogged[source].append(target)
