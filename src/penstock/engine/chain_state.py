@@ -92,7 +92,7 @@ def captured(
     if operator.state in ("none", "epoch") and not isinstance(vertex, WatermarkVertex):
         return StageState()
     tables: list[pa.Table] = []
-    values = freeze_attributes(vertex.snapshot(), initial, tables)
+    values = freeze_attributes(vertex.snapshot(), initial, tables, type(vertex))
     notifications = tuple(asked) if keeps(operator, vertex) == "whole" else ()
     return StageState(values, tuple(tables), notifications)
 
@@ -100,7 +100,7 @@ def captured(
 def given_back(state: StageState, vertex: Vertex, time: Time) -> None:
     """Let a new vertex take a state."""
     if state.values is not None:
-        vertex.restore(thaw(state.values, state.tables), time)
+        vertex.restore(thaw(state.values, state.tables, type(vertex)), time)
 
 
 class Watermarks:

@@ -1,8 +1,9 @@
-"""A vertex's values as plain ones and Arrow tables, and back, without running anybody's code.
+"""A vertex's values as plain ones and Arrow tables, and back.
 
 ``freeze`` copies what can change (lists, dicts, arrays) and refers to what cannot (Arrow data, put
 aside in a list of tables).  ``thaw`` makes equal values; two names of one list stay two names of
-one list.  Other types are refused when the state is taken, not when it is needed.
+one list.  An object is its attributes and the name of its class, whose constructor is not called.
+What could not be thawed is refused when the state is taken, not when it is needed.
 
     >>> tables: list[pa.Table] = []
     >>> plain = freeze({"n": 3, "rows": deque([pa.record_batch({"a": [1]})], maxlen=5)}, tables)
@@ -12,8 +13,11 @@ one list.  Other types are refused when the state is taken, not when it is neede
 
 from __future__ import annotations
 
+import contextlib
+import copyreg
 import datetime
 import decimal
+import enum
 import functools
 import logging
 import random
@@ -29,12 +33,15 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.time import Time
-from penstock.errors import FunctionError
+from penstock.engine.found_class import class_name, find_class
+from penstock.errors import FunctionError, InvariantError
 
 __all__ = ["freeze", "freeze_attributes", "thaw"]
 
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1
 _FACTORIES: dict[str, Any] = {k.__name__: k for k in (list, dict, set, int, float, str, bool)}
+_NEW: Any = vars(copyreg)["__newobj__"]
+"""What an object is made with that has no constructor arguments to keep."""
 _CODE = (
     types.FunctionType,
     types.BuiltinFunctionType,
@@ -49,32 +56,38 @@ _CODE = (
 """What a constructor makes again; it is no state."""
 
 
-def freeze(value: Any, tables: list[pa.Table]) -> Any:
-    """A value as msgpack can carry it; Arrow data is added to ``tables``."""
-    return _Freezer(tables).freeze(value, "")
+def freeze(value: Any, tables: list[pa.Table], owner: type[Any] | None = None) -> Any:
+    """A value as msgpack can carry it; Arrow data is added to ``tables``.
+
+    ``owner`` is the class whose functions see the classes of objects in it.
+    """
+    return _Freezer(tables, owner).freeze(value, "")
 
 
 def freeze_attributes(
-    values: Mapping[str, Any], initial: Mapping[str, Any], tables: list[pa.Table]
+    values: Mapping[str, Any],
+    initial: Mapping[str, Any],
+    tables: list[pa.Table],
+    owner: type[Any] | None = None,
 ) -> Any:
     """Named values, but for functions, classes and the like that are there from the start."""
-    freezer = _Freezer(tables)
     kept = {
         name: value
         for name, value in values.items()
         if not (isinstance(value, _CODE) and initial.get(name) is value)
     }
-    return freezer.freeze(kept, "")
+    return freeze(kept, tables, owner)
 
 
-def thaw(plain: Any, tables: Sequence[pa.Table]) -> Any:
+def thaw(plain: Any, tables: Sequence[pa.Table], owner: type[Any] | None = None) -> Any:
     """The value that was frozen."""
-    return _Thawer(tables).thaw(plain)
+    return _Thawer(tables, owner).thaw(plain)
 
 
 class _Freezer:
-    def __init__(self, tables: list[pa.Table]) -> None:
+    def __init__(self, tables: list[pa.Table], owner: type[Any] | None) -> None:
         self._tables = tables
+        self._owner = owner
         self._seen: dict[int, tuple[int, Any]] = {}
 
     def freeze(self, value: Any, path: str) -> Any:
@@ -121,6 +134,22 @@ class _Freezer:
             return ("array", value.dtype.str, value.shape, value.tobytes())
         if kind is random.Random:
             return ("random", self.freeze(value.getstate(), path))
+        return self._object(value, path)
+
+    def _object(self, value: Any, path: str) -> Any:
+        kind = type(value)
+        name = class_name(kind, self._owner)
+        if name is not None and isinstance(value, enum.Enum):
+            return ("enum", name, value.name)
+        if name is not None and not isinstance(value, _CODE):
+            with contextlib.suppress(TypeError):
+                made, arguments, *rest = value.__reduce_ex__(2)
+                state, *items = [*rest, None, None, None][:3]
+                plain = made is _NEW and items == [None, None]
+                if plain and arguments == (kind,):
+                    return ("object", name, self.freeze(state, path))
+                if plain and isinstance(value, tuple) and state is None:
+                    return ("record", name, *self._items(value, path))
         raise FunctionError(
             f"{path or 'its state'} is of type {kind.__module__}.{kind.__qualname__}, which a "
             "checkpoint cannot hold; override snapshot() and restore() to give its content as "
@@ -163,8 +192,9 @@ class _Freezer:
 
 
 class _Thawer:
-    def __init__(self, tables: Sequence[pa.Table]) -> None:
+    def __init__(self, tables: Sequence[pa.Table], owner: type[Any] | None) -> None:
         self._tables = tables
+        self._owner = owner
         self._made: list[Any] = []
 
     def thaw(self, plain: Any) -> Any:
@@ -192,6 +222,8 @@ class _Thawer:
         elif kind == "random":
             made = random.Random()
             made.setstate(self.thaw(rest[0]))
+        elif kind in ("enum", "record", "object"):
+            return self._object(number, kind, *rest)
         elif kind == "deque":
             made = deque(maxlen=rest[0])
         elif kind == "defaultdict":
@@ -208,6 +240,30 @@ class _Thawer:
         elif kind not in ("array", "random"):
             for key, value in rest[1:] if kind == "defaultdict" else rest:
                 made[self.thaw(key)] = self.thaw(value)
+        return made
+
+    def _object(self, number: int, kind: str, name: tuple[str, str], *rest: Any) -> Any:
+        found = find_class((name[0], name[1]), self._owner)
+        if found is None:
+            raise InvariantError(
+                f"the class {'.'.join(name)} of a kept value is not there any more"
+            )
+        if kind == "enum":
+            self._made[number] = made = found[rest[0]]
+            return made
+        if kind == "record":
+            self._made[number] = made = tuple.__new__(found, map(self.thaw, rest))
+            return made
+        self._made[number] = made = object.__new__(found)
+        state = self.thaw(rest[0])
+        if hasattr(made, "__setstate__"):
+            made.__setstate__(state)
+            return made
+        attributes, slots = state if isinstance(state, tuple) else (state, None)
+        if attributes:
+            vars(made).update(attributes)
+        for slot, value in (slots or {}).items():
+            object.__setattr__(made, slot, value)
         return made
 
 
