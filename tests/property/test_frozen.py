@@ -161,6 +161,17 @@ def test_arrays_are_copied_and_keep_shape_and_type():
     one[0, 0] = 1
 
 
+def test_a_large_array_is_put_aside():
+    tables = []
+    array = np.arange(1000, dtype=">i4").reshape(10, 100)
+    plain = freeze({"a": array}, tables)
+    assert tables[0].nbytes == array.nbytes
+    back = thaw(plain, tables)["a"]
+    assert (back == array).all()
+    assert back.dtype == array.dtype
+    back[0, 0] = 1
+
+
 def test_two_names_of_one_list_stay_two_names_of_one_list():
     inner = [1]
     outer = {"a": inner, "b": (inner,), "round": []}

@@ -40,6 +40,8 @@ __all__ = ["freeze", "freeze_attributes", "thaw"]
 
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1
 _FACTORIES: dict[str, Any] = {k.__name__: k for k in (list, dict, set, int, float, str, bool)}
+_SMALL_BYTES = 1024
+"""Arrays up to this size are plain values; larger ones are Arrow data."""
 _NEW: Any = vars(copyreg)["__newobj__"]
 """What an object is made with that has no constructor arguments to keep."""
 _CODE = (
@@ -131,7 +133,11 @@ class _Freezer:
             if name is None or _FACTORIES.get(name) is factory:
                 return ("defaultdict", name, *self._pairs(value, path))
         if kind is np.ndarray and value.dtype.names is None and not value.dtype.hasobject:
-            return ("array", value.dtype.str, value.shape, value.tobytes())
+            data: Any = value.tobytes()
+            if len(data) > _SMALL_BYTES:
+                column = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
+                data = self._put("values", pa.table({"": column}))
+            return ("array", value.dtype.str, value.shape, data)
         if kind is random.Random:
             return ("random", self.freeze(value.getstate(), path))
         return self._object(value, path)
@@ -218,6 +224,8 @@ class _Thawer:
         self._made.append(None)  # in the order in which they were met
         if kind == "array":
             dtype, shape, data = rest
+            if not isinstance(data, bytes):
+                data = self.thaw(data).to_numpy()
             made: Any = np.frombuffer(data, np.dtype(dtype)).reshape(shape).copy()
         elif kind == "random":
             made = random.Random()

@@ -3,8 +3,8 @@
     magic · block · block · … · footer · length and checksum of the footer, magic
 
 A block is an Arrow IPC stream (a table of a vertex, or all batches of one schema) or plain bytes.
-The footer has the node's report in front, so that a plan reads nothing else; every block has its
-checksum there.  Batches that several bundles share are stored once.
+The last block says what the others are, with their checksums.  The footer has the node's report, so
+that a plan reads nothing else.  Batches that several bundles share are stored once.
 
 Nothing in a file is ever run: values are plain, and Arrow data is checked before it is used.
 """
@@ -38,7 +38,8 @@ VERSION = 1
 _TAIL = struct.Struct("<QI8s")
 _ALIGN = 64
 _ROWS = 1 << 16
-"""Rows that are written at once."""
+_BYTES = 4 << 20
+"""Of a table so many rows are written at once, or so many bytes if these are more rows."""
 
 
 class DamagedError(Exception):
@@ -71,7 +72,8 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint, state: ChainState, sync
             for child, logged in sorted(checkpoint.log.items())
         ]
         out.flush()
-        rest = msgpack.packb((out.blocks, stages, pending, state.watermarks, bundles))
+        blocks = tuple(out.blocks)
+        rest = out.raw(msgpack.packb((blocks, stages, pending, state.watermarks, bundles)))
         footer = msgpack.packb((VERSION, to_plain(checkpoint.report), rest))
         out.write(footer)
         out.write(_TAIL.pack(len(footer), zlib.crc32(footer), MAGIC))
@@ -101,8 +103,9 @@ def read_checkpoint(path: Path) -> tuple[Checkpoint, ChainState]:
         raise DamagedError(f"it is {data.size} bytes long")
     length = _tail(memoryview(data)[-_TAIL.size :], data.size)
     footer = _footer(memoryview(data)[-_TAIL.size - length :])
+    rest = _Input(data, [_Block(*footer[2])]).payload((0,))
     blocks, stages, pending, watermarks, bundles = msgpack.unpackb(
-        footer[2], use_list=False, strict_map_key=False
+        rest, use_list=False, strict_map_key=False
     )
     source = _Input(data, [_Block(*block) for block in blocks])
     state = ChainState(
@@ -185,7 +188,8 @@ class _Output:
 
     def table(self, table: pa.Table) -> int:
         """The number of the block that a table is written to now."""
-        self.blocks.append(self._stream(table.schema, table.to_batches(max_chunksize=_ROWS)))
+        rows = max(_ROWS, _BYTES * table.num_rows // max(1, table.nbytes))
+        self.blocks.append(self._stream(table.schema, table.to_batches(max_chunksize=rows)))
         return len(self.blocks) - 1
 
     def payload(self, payload: Any) -> Any:
@@ -208,11 +212,15 @@ class _Output:
             group[1].append(payload)
             return (group[0], len(group[1]) - 1)
         if isinstance(payload, pa.Buffer):
-            offset = self._align()
-            self.write(payload)
-            self.blocks.append(_Block(offset, payload.size, zlib.crc32(payload), False))
+            self.blocks.append(self.raw(payload))
             return (len(self.blocks) - 1,)
         raise InvariantError(f"a payload is a record batch or a buffer, not {type(payload)}")
+
+    def raw(self, data: Any) -> _Block:
+        """Write bytes now."""
+        offset = self._align()
+        self.write(data)
+        return _Block(offset, self.size - offset, zlib.crc32(data), False)
 
     def flush(self) -> None:
         """Write the batches."""
