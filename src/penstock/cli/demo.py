@@ -76,6 +76,7 @@ def run_ysb(
     if json:
         print_json(result)
     else:
+        result.pop("recoveries", None)  # shown as they happened
         print_table("Yahoo! Streaming Benchmark: ad views per campaign and second", result)
         if ended and not check.lost and not check.duplicated:
             errors.print("[green]Every count is right.[/green]")
@@ -89,11 +90,9 @@ def _kill(query: FlowQuery, kills: int, first_s: float, every_s: float) -> None:
     chance = random.Random(1)
     for number in range(kills):
         time.sleep(max(0.0, first_s + number * every_s - time.time()))
-        nodes = [one["name"] for one in query.nodes() if one["host"] in _hosts(query)]
-        if not query.isActive:
-            return
-        query.kill(chance.choice(nodes))
-
-
-def _hosts(query: FlowQuery) -> set[int]:
-    return {host["host"] for host in query.hosts}
+        while query.isActive and any(one["recovered_us"] is None for one in query.recoveries):
+            time.sleep(0.02)
+        hosts = {host["host"] for host in query.hosts}
+        nodes = [one["name"] for one in query.nodes() if one["host"] in hosts]
+        if query.isActive:
+            query.kill(chance.choice(nodes))

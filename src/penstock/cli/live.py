@@ -37,6 +37,7 @@ def watch(query: FlowQuery, seconds: float | None = None, quiet: bool = False) -
         while not _over(query, deadline):
             shown = _table(query.name, query.lastProgress, query.status["message"])
             live.update(Group(shown, *_recoveries(query)))
+    _tell_recoveries(query, 0)
     return _ended(query)
 
 
@@ -53,11 +54,7 @@ def _lines(query: FlowQuery, deadline: float | None) -> bool:
     next_line = time.monotonic() + LINE_S
     told = 0
     while not _over(query, deadline):
-        for entry in query.recoveries[told:]:
-            if entry["recovered_us"] is None:
-                break
-            errors.print(f"{query.name}: {recovery_line(entry)}", highlight=False)
-            told += 1
+        told = _tell_recoveries(query, told)
         if time.monotonic() >= next_line and query.lastProgress is not None:
             next_line += LINE_S
             progress = query.lastProgress
@@ -68,7 +65,19 @@ def _lines(query: FlowQuery, deadline: float | None) -> bool:
                 f"{progress.numInputRows:,} rows, epoch {progress.batchId}{latency}",
                 highlight=False,
             )
+    _tell_recoveries(query, told)
     return _ended(query)
+
+
+def _tell_recoveries(query: FlowQuery, told: int) -> int:
+    """Print the recoveries that are over; how many were told by now."""
+    known = query.recoveries
+    for entry in known[told:]:
+        if entry["recovered_us"] is None and entry is known[-1]:
+            break
+        errors.print(f"{query.name}: {recovery_line(entry)}", highlight=False)
+        told += 1
+    return told
 
 
 def _recoveries(query: FlowQuery) -> list[Text]:
@@ -79,7 +88,7 @@ def _recoveries(query: FlowQuery) -> list[Text]:
 
 
 def recovery_line(entry: Mapping[str, Any]) -> str:
-    """Who died, who restarted, how long it took.
+    """Who died, who restarted, how long it took; a later loss may have put an end to it.
 
     >>> entry = {"lost": ["counts[1]"], "restarted": ["counts[1]"], "lost_us": 0}
     >>> recovery_line(entry | {"recovered_us": 312_000})
@@ -87,7 +96,7 @@ def recovery_line(entry: Mapping[str, Any]) -> str:
     """
     restarted = ", ".join(entry["restarted"]) or "nobody yet"
     until = entry["recovered_us"]
-    took = "recovering" if until is None else f"recovered after {seconds_of(entry):.2f} s"
+    took = "not recovered yet" if until is None else f"recovered after {seconds_of(entry):.2f} s"
     return f"{', '.join(entry['lost'])} died; restarted {restarted}; {took}"
 
 
