@@ -109,18 +109,33 @@ class KeyedStore:
     def load(self, history: pa.Table) -> None:
         """Take a :meth:`history` as the whole content: the newest row of each key."""
         rows = history.combine_chunks()
-        codes, first = group_codes([array_of(rows, key) for key in self.keys], rows.num_rows)
-        if len(first) < rows.num_rows:
-            order = np.argsort(codes, kind="stable")
-            last = np.append(np.flatnonzero(np.diff(codes[order])), rows.num_rows - 1)
-            rows = rows.take(pa.array(np.sort(order[last])))
-        self.replace(rows)
+        hashes = self._hash(rows)
+        if not np.diff(np.sort(hashes)).all():
+            order = np.argsort(hashes, kind="stable")
+            twice = np.flatnonzero(np.diff(hashes[order]) == 0)
+            alike = np.unique(order[np.concatenate([twice, twice + 1])])
+            kept = np.ones(rows.num_rows, bool)
+            kept[alike] = self._newest(rows.take(pa.array(alike)))
+            rows, hashes = rows.filter(pa.array(kept)).combine_chunks(), hashes[kept]
+        self._fill(rows, hashes)
+
+    def _newest(self, rows: pa.Table) -> Any:
+        """Which rows no later one has the key of."""
+        codes, _ = group_codes([array_of(rows, key) for key in self.keys], rows.num_rows)
+        order = np.argsort(codes, kind="stable")
+        newest = np.zeros(rows.num_rows, bool)
+        newest[order[np.append(np.flatnonzero(np.diff(codes[order])), rows.num_rows - 1)]] = True
+        return newest
 
     def replace(self, rows: pa.Table) -> None:
         """Take ``rows`` (with different keys) as the whole content."""
-        self._log, self._starts, self._live = [rows.combine_chunks()], [0], rows.num_rows
+        rows = rows.combine_chunks()
+        self._fill(rows, self._hash(rows))
+
+    def _fill(self, rows: pa.Table, hashes: Any) -> None:
+        self._log, self._starts, self._live = [rows], [0], rows.num_rows
         self._clear(rows.num_rows)
-        self._insert(self._hash(rows), np.arange(rows.num_rows))
+        self._insert(hashes, np.arange(rows.num_rows))
 
     # -- the log ---------------------------------------------------------------------------------
 
