@@ -36,7 +36,7 @@ FIRST_PROBE = 16_000_000
 PROBE_S = 6.0
 STEP = 1.12
 BEHIND_MS_MAX = 1000.0
-LEAD_S = 2.5
+LEAD_S = 4.0
 
 
 def bench_ysb(seconds: float, exactly_once: bool = False) -> dict[str, Any]:
