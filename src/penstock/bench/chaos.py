@@ -23,7 +23,6 @@ import numpy as np
 
 from penstock.bench.chaos_flow import ChaosFlow
 from penstock.cli.output import errors
-from penstock.demos.ysb import Ysb
 from penstock.engine.spark.session import local_session
 from penstock.errors import TransientError
 from penstock.testing.cluster import StandaloneCluster, descendants
@@ -103,8 +102,7 @@ def torture(
 ) -> dict[str, Any]:
     """Run the flow, torture it, check its tables; give figures."""
     with tempfile.TemporaryDirectory() as scratch:
-        flow = ChaosFlow(settings.rate, settings.load_s, Ysb.soon(LEAD_S), Path(scratch))
-        deadline = time.monotonic() + LEAD_S + settings.load_s - 1
+        flow = ChaosFlow(settings.rate, settings.load_s, Path(scratch))
         query = flow.flow.start(
             spark,
             hosts=settings.hosts,
@@ -116,6 +114,7 @@ def torture(
             checkpointLocation=str(Path(scratch) / "checkpoint"),
         )
         try:
+            deadline = time.monotonic() + settings.load_s - 1
             flow.probe.start()
             time.sleep(LEAD_S)
             normal = flow.probe.normal_ms(NORMAL_S)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -143,24 +142,25 @@ class Outcome:
 class ChaosFlow:
     """One run: the flow, its probe, its tables and their check."""
 
-    def __init__(self, rate: float, seconds: float, origin: datetime, folder: Path) -> None:
+    def __init__(self, rate: float, seconds: float, folder: Path) -> None:
         self.rows = int(rate * seconds)
         self.folder = folder
-        self.events = Events(rate, round(origin.timestamp() * 1_000_000))
+        self.events = Events(rate, now_us())
         self.flow = Flow("chaos")
-        made = self.flow.generate(
-            self.events, rate=rate, rows=self.rows, shards=2, startTime=origin, name="events"
-        )
+        made = self.flow.generate(self.events, rate=rate, rows=self.rows, shards=2, name="events")
         self._probes = self.flow.memory(EVENT, name="probes")
         self._back: dict[int, int] = {}
-        out = self._build(made.union(self._probes).name("arrivals"))
+        # A source that is restarted has no rows for a while; nobody may go on without it.
+        timed = [
+            stream.withWatermark("time", "0 seconds", idleEpochs=1_000_000)
+            for stream in (made, self._probes)
+        ]
+        out = self._build(timed[0].union(timed[1]).name("arrivals"))
         self.probe = Probe(self._push, out.subscribe(name="echoes"), self._take)
 
     def _build(self, arrivals: Stream) -> Stream:
         """Everything behind the sources; gives what comes back of a probe."""
-        # A source that is restarted has no rows for a while; nobody may go on without it.
-        timed = arrivals.withWatermark("time", "0 seconds", idleEpochs=100_000)
-        sharded = timed.keyBy("bucket", shards=2).withColumn("cost", "value * 3 + 1")
+        sharded = arrivals.keyBy("bucket", shards=2).withColumn("cost", "value * 3 + 1")
         sharded.name("sharder")
         counts = (
             sharded.filter("id >= 0")
