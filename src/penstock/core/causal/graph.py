@@ -44,6 +44,8 @@ class CausalGraph:
     """The unit of each node in a loop; any number names it."""
     noted: frozenset[int] = frozenset()
     """Nodes whose steps note values: the time, random numbers, answers from outside."""
+    unrepeatable: frozenset[int] = frozenset()
+    """Nodes that may make something else of the same input when they are restarted."""
     children: Mapping[int, tuple[int, ...]] = field(init=False)
     members: Mapping[int, tuple[int, ...]] = field(init=False)
     """Per node: those that fail with it, itself included."""
@@ -51,6 +53,10 @@ class CausalGraph:
     determined: frozenset[int] = field(init=False)
     """Nodes that make the order of their inputs durable, and what their steps note."""
     descendants: Mapping[int, frozenset[int]] = field(init=False)
+    tainted: frozenset[int] = field(init=False)
+    """Nodes that are unrepeatable or below one: they go back with it, to one epoch."""
+    together: Mapping[int, tuple[int, ...]] = field(init=False)
+    """Per node: those with state (or sinks) that have to be able to start at one epoch with it."""
 
     def __post_init__(self) -> None:
         nodes = sorted(self.kinds)
@@ -71,16 +77,43 @@ class CausalGraph:
                     f"node {node} notes values in a loop or in a source: put the stage that calls "
                     "ctx.now(), ctx.random() or ctx.call() behind it"
                 )
+        for node in sorted(self.unrepeatable):
+            if self.kinds[node] is Kind.SOURCE:
+                raise GraphError(f"source {node} is unrepeatable: a source must be able to replay")
         object.__setattr__(self, "parents", parents)
         object.__setattr__(self, "children", children)
         object.__setattr__(self, "members", members)
         object.__setattr__(self, "order", self._ordered(nodes))
         object.__setattr__(self, "descendants", self._below())
         object.__setattr__(self, "determined", self._determined())
+        object.__setattr__(self, "tainted", self.voided(self.unrepeatable))
+        object.__setattr__(self, "together", self._together())
+        for node in sorted(self.tainted):
+            if self.kinds[node] is Kind.ORDERED:
+                raise GraphError(
+                    f"node {node} depends on the order of its inputs and is fed by an unrepeatable "
+                    "one: its state cannot go back to the end of an epoch; call what is not "
+                    "repeatable through ctx.call(), or declare the stage order-insensitive"
+                )
 
     def closure(self, nodes: Iterable[int]) -> frozenset[int]:
-        """Nodes, and those that fail with them."""
-        return frozenset(member for node in nodes for member in self.members[node])
+        """Nodes, and those that fail with them: in a loop, or below an unrepeatable one."""
+        found = frozenset(member for node in nodes for member in self.members[node])
+        return found | self.voided(found)
+
+    def voided(self, failed: Iterable[int]) -> frozenset[int]:
+        """The nodes that hold what an unrepeatable one of these made, and these ones."""
+        lost = self.unrepeatable.intersection(failed)
+        return frozenset(below for node in lost for below in self.descendants[node])
+
+    def _together(self) -> dict[int, tuple[int, ...]]:
+        found = {node: set(self.members[node]) for node in self.order}
+        for node in sorted(self.unrepeatable):
+            group: set[int] = set().union(*(found[below] for below in self.descendants[node]))
+            found.update(dict.fromkeys(group, group))
+        passing = (Kind.SOURCE, Kind.STATELESS)
+        keeps = {node for node, kind in self.kinds.items() if kind not in passing}
+        return {node: tuple(sorted(group & keeps)) for node, group in found.items()}
 
     def _ordered(self, nodes: list[int]) -> tuple[int, ...]:
         order: list[int] = []

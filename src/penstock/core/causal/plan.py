@@ -18,6 +18,10 @@ on after the last range that its children know.  A **sink** starts after its las
 The nodes of a loop are one **unit**: they start from checkpoints of one epoch, the newest that all
 of them have and whose logs reach all their children's positions.
 
+When an **unrepeatable** node is lost, what it made after some epoch is void.  Everybody below it
+goes back with it, to the newest epoch at which all of them with state have checkpoints; these have
+nothing of later epochs.  Nothing that the node made before that is ever asked for again.
+
 A live sender whose log does not reach back to a failed child's position joins the failed set
 (``joining``); the controller then fences it, asks again and plans again.
 
@@ -56,21 +60,24 @@ def plan(
         known.newest = max([known.newest, *(cut.epoch for cut in stored[node].cuts)])
     known.newest += 1
     starts: dict[int, Start] = {}
-    commons: dict[int, int | None] = {}
+    voided = graph.voided(failed)
+    commons = _voided_epochs(graph, voided, stored)
     for node in reversed(graph.order):
         if node not in failed:
             continue
         positions = _positions(graph, node, reports, starts)
-        if node in graph.units and graph.units[node] not in commons:
+        if node in graph.units and node not in commons:
             everybody = {m: _positions(graph, m, reports, starts) for m in graph.members[node]}
-            commons[graph.units[node]] = _common_epoch(stored, everybody)
+            commons.update(dict.fromkeys(everybody, _common_epoch(stored, everybody)))
         deadlines = _deadlines(graph, node, starts)
         observed = known.observed(graph, node)
         if observed > min((p.epoch for p in positions.values()), default=observed):
             deadlines.setdefault(observed, END)
         found = stored.get(node, _NOTHING)
-        if node in graph.units:
-            found = _only(found, commons[graph.units[node]])
+        if node in commons:
+            found = _only(found, commons[node])
+        if node in voided:
+            found = replace(found, determinants=())
         start = _start(graph, node, positions, known, found, deadlines)
         if isinstance(start, str):
             return Plan(failed, impossible=start)
@@ -89,10 +96,32 @@ def _positions(
     }
 
 
+def _voided_epochs(
+    graph: CausalGraph, voided: frozenset[int], stored: Mapping[int, Stored]
+) -> dict[int, int | None]:
+    """Per node below an unrepeatable one that was lost: the epoch to which all of them go back."""
+    found: dict[int, int | None] = {}
+    for node in sorted(voided):
+        group = [member for member in graph.together[node] if member in voided]
+        if node in group and node not in found:
+            epochs = {saved.report.completed for saved in stored[node].checkpoints}
+            common = None
+            for epoch in sorted(epochs, reverse=True):
+                ends = {
+                    member: dict.fromkeys(graph.children[member], Position(ZERO, epoch))
+                    for member in group
+                }
+                if _common_epoch({m: _only(stored[m], epoch) for m in group}, ends) is not None:
+                    common = epoch
+                    break
+            found.update(dict.fromkeys(group, common))
+    return found
+
+
 def _common_epoch(
     stored: Mapping[int, Stored], positions: Mapping[int, Mapping[int, Position]]
 ) -> int | None:
-    """The newest epoch at which every member of a unit has a checkpoint that will do."""
+    """The newest epoch at which all of these nodes have a checkpoint that will do."""
     common: set[int] | None = None
     for member, ends in positions.items():
         epochs = {
@@ -160,7 +189,14 @@ def _start(
     stored: Stored,
     deadlines: Mapping[int, Stamp],
 ) -> Start | str:
-    top = max([*known.steps.get(node, ()), *(p.stamp for p in positions.values()), ZERO])
+    top = max(
+        [
+            ZERO,
+            *known.steps.get(node, ()),
+            *(fact.stamp for fact in known.facts.get(node, ())),
+            *(position.stamp for position in positions.values()),
+        ]
+    )
     kind = graph.kinds[node]
     if kind in (Kind.STATELESS, Kind.SOURCE):
         return _start_stateless(graph, node, positions, known, stored, deadlines, top)

@@ -14,7 +14,14 @@ from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.core.causal.plan import plan
 from penstock.core.causal.reports import Plan, Report, Stored
 
-__all__ = ["keep_from", "keeps_determinant", "low_epoch", "watermark", "watermark_epoch"]
+__all__ = [
+    "keep_from",
+    "keeps_determinant",
+    "low_epoch",
+    "publishable",
+    "watermark",
+    "watermark_epoch",
+]
 
 
 def watermark(graph: CausalGraph, stored: Mapping[int, Stored]) -> Plan:
@@ -40,8 +47,8 @@ def low_epoch(graph: CausalGraph, stored: Mapping[int, Stored]) -> int:
     """No recovery goes back behind this epoch: a cheap bound, at or before the watermark.
 
     It is the least over the nodes with state of the epoch at the older of their two newest
-    checkpoints (in a loop: of those that all its nodes have), and over the sinks of the last
-    published epoch.
+    checkpoints (in a loop, or below an unrepeatable node: of those that all of them have), and over
+    the sinks of the last published epoch.
     """
     return min(_kept_epochs(graph, stored).values(), default=-1)
 
@@ -52,6 +59,17 @@ def keep_from(graph: CausalGraph, stored: Mapping[int, Stored]) -> dict[int, int
         node: min(saved.key for saved in stored[node].checkpoints if saved.report.completed >= low)
         for node, low in _kept_epochs(graph, stored).items()
     }
+
+
+def publishable(graph: CausalGraph, sink: int, stored: Mapping[int, Stored]) -> int | None:
+    """Up to which epoch a sink may publish; None: whatever is complete.
+
+    A sink below an unrepeatable node may publish what nobody will ever go back behind: epochs at
+    which everybody who would go back with it has a checkpoint (a sink: the epoch's rows, durable).
+    """
+    if sink not in graph.tainted:
+        return None
+    return max(_common(graph, sink, stored), default=-1)
 
 
 def keeps_determinant(diff: Diff, low: int) -> bool:
@@ -69,9 +87,15 @@ def _kept_epochs(graph: CausalGraph, stored: Mapping[int, Stored]) -> dict[int, 
     for node in stored:
         if graph.kinds[node] in (Kind.SOURCE, Kind.STATELESS):
             continue
-        epochs = [
-            {saved.report.completed for saved in stored[member].checkpoints}
-            for member in graph.members[node]
-        ]
-        found[node] = sorted(set.intersection(*epochs))[-2:][0]
+        found[node] = min(sorted(_common(graph, node, stored))[-2:], default=-1)
     return found
+
+
+def _common(graph: CausalGraph, node: int, stored: Mapping[int, Stored]) -> set[int]:
+    """The epochs at which all of those who may start with a node have checkpoints."""
+    return set.intersection(
+        *(
+            {saved.report.completed for saved in stored[member].checkpoints}
+            for member in graph.together[node]
+        )
+    )

@@ -95,6 +95,7 @@ class CausalMachine(CausalPeers):
         stateful: bool = False,
         inside: frozenset[int] = frozenset(),
         tracking: NodeTracking | None = None,
+        clean: bool = False,
     ) -> None:
         super().__init__(
             node,
@@ -108,6 +109,7 @@ class CausalMachine(CausalPeers):
             budget_bytes=budget_bytes,
             inside=inside,
             tracking=tracking,
+            clean=clean,
         )
         if checkpoint is not None:
             self.watermark_us = checkpoint.report.watermark_us

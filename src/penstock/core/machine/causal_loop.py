@@ -24,11 +24,8 @@ on is the greatest that it was given, and is in its checkpoints.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
-from penstock.core.causal.clocks import Position
 from penstock.core.causal.reports import Start
-from penstock.core.causal.times import ZERO
 from penstock.core.machine.causal import CausalMachine
 from penstock.core.machine.causal_effects import CausalEffect, Checkpoint, Restated
 from penstock.core.machine.messages import DATA, Deliver, Message, Report, Send
@@ -36,7 +33,7 @@ from penstock.core.machine.node import Outlet
 from penstock.core.machine.tracking import NodeTracking
 from penstock.core.progress.marks import WATERMARK_IDLE, Completion
 from penstock.core.time import Time
-from penstock.errors import InvariantError, PeerError
+from penstock.errors import PeerError
 
 __all__ = ["CausalLoop"]
 
@@ -77,6 +74,7 @@ class CausalLoop(CausalMachine):
             budget_bytes=budget_bytes,
             inside=inside,
             tracking=tracking,
+            clean=True,
         )
         self._closed: list[CausalEffect] = []
         self._early: list[Message] = []
@@ -88,8 +86,10 @@ class CausalLoop(CausalMachine):
         """A message from a sender of ours, in the loop or outside of it."""
         if message.link not in self.inside:
             return super().received(message)
-        if not self.accept(message):
-            return []
+        return self.handle(message) if self.accept(message) else []
+
+    def handle(self, message: Message) -> list[CausalEffect]:  # type: ignore[override]
+        """What an accepted message from inside asks for; times may be handled in any order."""
         if self._restating:
             self._early.append(message)
             return []
@@ -110,11 +110,6 @@ class CausalLoop(CausalMachine):
     ) -> list[CausalEffect]:
         """The vertices made output: inside it goes at once, outside when the epoch is complete."""
         if link not in self.inside:
-            if self._step is not None and self._step.turn.item is not None:
-                raise InvariantError(
-                    f"node {self.node}: output of epoch {time.epoch} leaves the loop before the "
-                    "epoch is complete in it"
-                )
             return super().produced(link, parts, time)
         effects: list[CausalEffect] = []
         for target, payload, size in parts:
@@ -166,14 +161,3 @@ class CausalLoop(CausalMachine):
         effects = super().restated(watermarks_us)
         early, self._early = self._early, []
         return effects + [self._enter(message) for message in early]
-
-    def checkpoint(self) -> Checkpoint:
-        """The node at its completed epoch; everything after it comes again."""
-        found = super().checkpoint()
-        epoch = self.completed_epoch
-        report = replace(
-            found.report,
-            clock=dict.fromkeys(self.senders, Position(ZERO, epoch)),
-            diffs=tuple(diff for diff in found.report.diffs if diff[0].epoch <= epoch),
-        )
-        return found._replace(report=report)

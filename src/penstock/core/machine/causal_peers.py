@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from penstock.core.causal.clocks import Position
 from penstock.core.causal.logs import DiffLog
@@ -28,7 +29,8 @@ from penstock.core.machine.causal_output import CausalOutput, Item
 from penstock.core.machine.messages import Message
 from penstock.core.machine.node import Outlet
 from penstock.core.machine.tracking import NodeTracking
-from penstock.errors import require
+from penstock.core.time import Time
+from penstock.errors import InvariantError, require
 
 __all__ = ["CausalPeers"]
 
@@ -49,6 +51,7 @@ class CausalPeers(CausalOutput):
         budget_bytes: int | None,
         inside: frozenset[int],
         tracking: NodeTracking | None,
+        clean: bool,
     ) -> None:
         super().__init__(
             node,
@@ -66,6 +69,7 @@ class CausalPeers(CausalOutput):
         self.senders = sorted(
             {sender for link, ids in inputs.items() if link not in inside for sender in ids}
         )
+        self.clean = clean
         self.watermark_us: int | None = None
         """After the completed epoch."""
         self.diffs = DiffLog()
@@ -81,6 +85,17 @@ class CausalPeers(CausalOutput):
         """Per sender: the last stamp that was handled."""
         return self._clock
 
+    def produced(  # type: ignore[override]
+        self, link: int, parts: Iterable[tuple[int, object, int]], time: Time
+    ) -> list[CausalEffect]:
+        """The vertices made output in this step; it leaves with the end of the step."""
+        if self.clean and self._step is not None and self._step.turn.item is not None:
+            raise InvariantError(
+                f"node {self.node}: output of epoch {time.epoch} leaves before the epoch is "
+                "complete; hold it back"
+            )
+        return super().produced(link, parts, time)
+
     def incarnation_of(self, sender: int) -> int:
         """The incarnation of a sender that counts here."""
         return self._incarnations[sender]
@@ -88,27 +103,24 @@ class CausalPeers(CausalOutput):
     # -- durable things --------------------------------------------------------------------------
 
     def checkpoint(self) -> Checkpoint:
-        """The node as it is between two steps; its vertices' state belongs to it."""
+        """The node as it is between two steps; its vertices' state belongs to it.
+
+        A clean one has nothing of epochs after the completed one, and neither must that state: all
+        of it comes again.  So clean nodes make output only when they complete an epoch.
+        """
         require(self._step is None, f"node {self.node}: no checkpoint inside a step")
         report = self.report()
+        epoch = self.completed_epoch
         # Marks beyond the completed epoch are asked for again: no need to keep the aligner.
-        clock = {
-            sender: Position(stamp, self.completed_epoch) for sender, stamp in self._clock.items()
-        }
-        return Checkpoint(
-            Report(
-                report.node,
-                report.stamp,
-                report.completed,
-                report.newest,
-                clock,
-                report.floors,
-                report.diffs,
-                report.facts,
-                report.watermark_us,
-            ),
-            self.log.snapshot(),
+        clock = {sender: Position(stamp, epoch) for sender, stamp in self._clock.items()}
+        if not self.clean:
+            return Checkpoint(replace(report, clock=clock), self.log.snapshot())
+        report = replace(
+            report,
+            clock={sender: Position(ZERO, epoch) for sender in self.senders},
+            diffs=tuple(diff for diff in report.diffs if diff[0].epoch <= epoch),
         )
+        return Checkpoint(report, self.log.snapshot())
 
     def truncate(self, positions: Mapping[int, Position], epoch: int) -> None:
         """Nobody goes back behind these positions, nor behind this epoch."""

@@ -93,7 +93,7 @@ class StartNode(NamedTuple):
     node: int
     incarnation: int
     incarnations: Mapping[int, int]
-    """Its neighbours'."""
+    """Its neighbours', and its own: a node of a loop may send to itself."""
     start: Start
 
 
@@ -312,5 +312,5 @@ class RecoveryMachine:
 
     def _neighbours(self, node: int) -> dict[int, int]:
         graph = self.graph
-        near = {*graph.parents[node], *graph.children[node], *graph.members[node]} - {node}
+        near = {*graph.parents[node], *graph.children[node], *graph.members[node]}
         return {other: self._now(other) for other in sorted(near)}

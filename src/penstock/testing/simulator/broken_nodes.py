@@ -167,9 +167,16 @@ class LoopKeepsItsClock(CausalLoop):
     """Takes what it had of later epochs for part of its checkpoints."""
 
     def checkpoint(self) -> Checkpoint:
-        return CausalMachine.checkpoint(self)
+        self.clean = False
+        return super().checkpoint()
 
 
 class DrawsAgain(CausalMachine):
     def _pump(self) -> list[CausalEffect]:
         return [effect for effect in super()._pump() if not isinstance(effect, Recall)]
+
+
+class KeepsLaterEpochs(CausalMachine):
+    def checkpoint(self) -> Checkpoint:
+        self.clean = False
+        return super().checkpoint()

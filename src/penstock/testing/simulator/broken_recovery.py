@@ -113,3 +113,9 @@ class LoopNodesAtOwnEpochs(RecoveryMachine):
         self, failed: frozenset[int], reports: Mapping[int, Report], stored: Mapping[int, Stored]
     ) -> Plan:
         return plan(CausalGraph(self.graph.kinds, self.graph.parents), failed, reports, stored)
+
+
+class TrustsTheUnrepeatable(RecoveryMachine):
+    def __init__(self, graph: CausalGraph, record: Record, round_: int = 0) -> None:
+        trusted = CausalGraph(graph.kinds, graph.parents, graph.units, graph.noted)
+        super().__init__(trusted, record, round_)

@@ -29,6 +29,7 @@ class Mutant:
     recovery: type[RecoveryMachine] = RecoveryMachine
     loop: type[CausalLoop] = CausalLoop
     stale_writes: bool = False
+    publishes_at_once: bool = False
 
 
 REAL = Mutant("real")
@@ -77,6 +78,21 @@ MUTANTS: tuple[Mutant, ...] = (
         "loop-keeps-clock",
         "a loop's checkpoints have nothing of later epochs (20)",
         loop=nodes.LoopKeepsItsClock,
+    ),
+    Mutant(
+        "trusts-the-unrepeatable",
+        "who holds what an unrepeatable node made goes back with it (10)",
+        recovery=recovery.TrustsTheUnrepeatable,
+    ),
+    Mutant(
+        "keeps-later-epochs",
+        "who may go back has nothing of later epochs in checkpoints (10)",
+        nodes.KeepsLaterEpochs,
+    ),
+    Mutant(
+        "publishes-at-once",
+        "below an unrepeatable node only what nobody goes back behind is published (12b)",
+        publishes_at_once=True,
     ),
     Mutant("starts-too-late", "the least position (5)", recovery=recovery.StartsTooLate),
 )

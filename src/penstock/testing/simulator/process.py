@@ -121,6 +121,7 @@ class Process:
             checkpoint=checkpoint,
             budget_bytes=world.shape.budget_bytes,
             stateful=self.kind in (Kind.STATEFUL, Kind.ORDERED),
+            clean=node in graph.tainted and self.kind is Kind.STATEFUL,
         )
 
     @property
@@ -180,7 +181,7 @@ class Process:
             self.writes.append(("determinants", effect))
         elif isinstance(effect, TakeCheckpoint):
             vertex = self.vertex.copy()
-            if self.node in world.shape.graph.units:
+            if machine.clean:
                 vertex.epochs.clear()
             self.writes.append(("checkpoint", (self._whole(effect), vertex)))
         elif isinstance(effect, Spill):
@@ -217,13 +218,17 @@ class Process:
             self.world.hub(self.node).arrived(self, epoch)
 
     def _noise(self, what: list[int]) -> int:
-        """A number that a noisy node adds in this step: drawn, noted, and recalled in a replay."""
-        if self.node not in self.world.shape.graph.noted:
+        """A number that a noisy node adds in this step.
+
+        It is drawn and, but for an unrepeatable node, noted, and recalled in a replay.
+        """
+        graph = self.world.shape.graph
+        if self.node not in graph.noted | graph.unrepeatable:
             return 0
+        values = bytes([self.world.random.randint(1, 200)])
         if self._recalled:
             values, self._recalled = self._recalled, b""
-        else:
-            values = bytes([self.world.random.randint(1, 200)])
+        elif self.node in graph.noted:
             self.machine.noted(values)
         self.world.monitor.drawn(self, what, values[0])
         return values[0]

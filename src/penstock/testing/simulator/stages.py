@@ -298,6 +298,7 @@ def random_shape(random: Random) -> Shape:
             if depth - 1 != loop or not loop or random.random() < 0.5:
                 node = random.choice(layers[depth])
                 parents[node] = tuple(sorted({*parents[node], other}))
+    unrepeatable = _random_unrepeatable(random, CausalGraph(kinds, parents, units), kinds, modes)
     noted = frozenset(
         node
         for node, kind in kinds.items()
@@ -306,7 +307,7 @@ def random_shape(random: Random) -> Shape:
         and random.random() < noted_share
     )
     return Shape(
-        CausalGraph(kinds, parents, units, noted),
+        CausalGraph(kinds, parents, units, noted, unrepeatable),
         modes,
         epochs=random.choice((2, 3, 4, 6)),
         skip_share=random.choice((0.0, 0.3, 0.6)),
@@ -324,3 +325,22 @@ def _random_node(random: Random, depth: int, loop: int, layers: int) -> tuple[Ki
         return Kind.STATEFUL, "loop"
     inner = (Kind.STATELESS, Kind.STATELESS, Kind.STATELESS, Kind.STATEFUL, Kind.ORDERED)
     return random.choice(inner), mode
+
+
+def _random_unrepeatable(
+    random: Random, graph: CausalGraph, kinds: dict[int, Kind], modes: dict[int, str]
+) -> frozenset[int]:
+    """Now and then a node; those below it depend on no order, and wait for the ends of epochs."""
+    if random.random() < 0.75:
+        return frozenset()
+    inner = [node for node in graph.order if kinds[node] not in (Kind.SOURCE, Kind.SINK)]
+    chosen = frozenset(random.sample(inner, 1 if random.random() < 0.8 else min(2, len(inner))))
+    for node in chosen:
+        if kinds[node] is Kind.STATELESS:
+            modes[node] = "broadcast"
+        for below in graph.descendants[node]:
+            if kinds[below] is Kind.ORDERED:
+                kinds[below] = Kind.STATEFUL
+            if kinds[below] is Kind.STATEFUL and modes[below] == "broadcast":
+                modes[below] = "split"
+    return chosen

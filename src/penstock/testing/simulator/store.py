@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from penstock.core.causal.clocks import Floor, Position
@@ -36,6 +36,8 @@ class Store:
         self.record = Record(dict.fromkeys(graph.order, 0))
         self.cuts: dict[int, list[Cut]] = {}
         self.published: dict[int, dict[int, list[Row]]] = {}
+        self.staged: dict[int, dict[int, list[Row]]] = {}
+        """(Sinks below unrepeatable nodes) complete epochs that are durable but not published."""
         self.determinants: dict[int, list[Diff]] = {}
         self.checkpoints: dict[int, list[Kept]] = {}
         self._key = 0
@@ -45,6 +47,7 @@ class Store:
                 self.cuts[node] = []
             elif kind is Kind.SINK:
                 self.published[node] = {}
+                self.staged[node] = {}
             elif kind is Kind.STATELESS:
                 self.determinants[node] = []
             else:
@@ -78,13 +81,17 @@ class Store:
         """A node starts from a checkpoint: newer ones and unbound determinants are void."""
         if node in self.checkpoints and key is not None:
             self.checkpoints[node] = [k for k in self.checkpoints[node] if k.key <= key]
+        if node in self.staged and key is not None:
+            self.staged[node] = {e: rows for e, rows in self.staged[node].items() if e <= key}
         if node in self.determinants:
             self.determinants[node] = [d for d in self.determinants[node] if d[0].stamp <= trim]
 
     def forget(self, low: int) -> None:
         """Drop checkpoints that no recovery asks for, and determinants before the oldest."""
-        stored = self.stored(self.checkpoints)
+        stored = self.stored(self.shape.graph.order)
         for node, key in keep_from(self.shape.graph, stored).items():
+            if node not in self.checkpoints:
+                continue
             self.checkpoints[node] = [k for k in self.checkpoints[node] if k.key >= key]
             stamp = self.checkpoints[node][0].checkpoint.report.stamp
             self.determinants[node] = [d for d in self.determinants[node] if d[0].stamp > stamp]
@@ -93,6 +100,11 @@ class Store:
             self.determinants[node] = [
                 d for d in self.determinants[node] if keeps_determinant(d, low)
             ]
+
+    def _sink(self, node: int) -> Iterator[Saved]:
+        for epoch in (max(self.published[node], default=-1), *sorted(self.staged[node])):
+            clock = {parent: Position((), epoch) for parent in self.shape.graph.parents[node]}
+            yield Saved(epoch, Report(node, completed=epoch, newest=epoch, clock=clock))
 
     def stored(self, nodes: Iterable[int]) -> dict[int, Stored]:
         """What a plan may build on."""
@@ -103,10 +115,7 @@ class Store:
             if kind is Kind.SOURCE:
                 found[node] = Stored(cuts=tuple(self.cuts[node]))
             elif kind is Kind.SINK:
-                epoch = max(self.published[node], default=-1)
-                clock = {parent: Position((), epoch) for parent in graph.parents[node]}
-                report = Report(node, completed=epoch, newest=epoch, clock=clock)
-                found[node] = Stored((Saved(epoch, report),))
+                found[node] = Stored(tuple(self._sink(node)))
             elif kind is Kind.STATELESS:
                 found[node] = Stored(determinants=tuple(self.determinants.get(node, ())))
             else:

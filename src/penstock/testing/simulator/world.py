@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.causal.diffs import show_diff
 from penstock.core.causal.graph import Kind
 from penstock.core.causal.reports import Cut
-from penstock.core.causal.retention import low_epoch
+from penstock.core.causal.retention import low_epoch, publishable
 from penstock.core.machine.causal_effects import StoreCut
 from penstock.core.machine.messages import MARK, Message
 from penstock.core.machine.recovery import (
@@ -25,6 +25,7 @@ from penstock.core.machine.recovery import (
     StartNode,
     Truncate,
 )
+from penstock.core.progress.marks import EPOCH_END
 from penstock.errors import PenstockError
 from penstock.testing.simulator.faults import plan_faults, strike
 from penstock.testing.simulator.loops import Hub
@@ -152,6 +153,9 @@ class World:
                 found.append((self._hear, None))
             for number in range(len(self.detections)):
                 found.append((self._detect, number))
+            for sink, staged in self.store.staged.items():
+                if staged and self.controller.quiet and self._may_publish(sink):
+                    found.append((self._publish_staged, sink))
             if found and self.random.random() < self.truncate_share:
                 found.append((self._truncate, None))
         for number in range(len(self.starting)):
@@ -220,10 +224,14 @@ class World:
         cuts.append(Cut(effect.epoch, effect.offset, effect.watermark_us))
 
     def publish(self, process: Process, epoch: int, rows: list[Row]) -> bool:
-        """A sink publishes an epoch: atomic, idempotent, refused to those who were replaced."""
-        if not (self.store.allowed(process.node, process.incarnation) or self.mutant.stale_writes):
+        """A sink has an epoch: it publishes it, or stages it until it may.
+
+        Both are atomic, idempotent, and refused to those who were replaced.
+        """
+        store = self.store
+        if not (store.allowed(process.node, process.incarnation) or self.mutant.stale_writes):
             return False
-        published = self.store.published[process.node]
+        published = store.published[process.node]
         if epoch in published and published[epoch] != rows:
             raise Violation(
                 "exactly-once",
@@ -231,17 +239,36 @@ class World:
             )
         if epoch not in published and epoch < max(published, default=-1):
             raise Violation("exactly-once", f"{process.name} published {epoch} too late")
-        published[epoch] = rows
+        if process.node in self.shape.graph.tainted and not self.mutant.publishes_at_once:
+            store.staged[process.node][epoch] = rows
+        else:
+            published[epoch] = rows
         return True
 
+    def _may_publish(self, sink: int) -> bool:
+        graph = self.shape.graph
+        last = publishable(graph, sink, self.store.stored(graph.order))
+        return last is None or min(self.store.staged[sink]) <= last
+
+    def _publish_staged(self, sink: int) -> None:
+        """Publish what nobody goes back behind any more."""
+        store = self.store
+        graph = self.shape.graph
+        last = publishable(graph, sink, store.stored(graph.order))
+        due = [epoch for epoch in store.staged[sink] if last is None or epoch <= last]
+        for epoch in sorted(due):
+            store.published[sink][epoch] = store.staged[sink].pop(epoch)
+
     def wants_checkpoint(self, process: Process, epoch: int) -> bool:
-        """Whether to take a checkpoint after this epoch; the nodes of a loop do so together."""
-        if process.node in self.shape.graph.units:
+        """Whether to take a checkpoint after this epoch; who may go back together does so too."""
+        graph = self.shape.graph
+        if process.kind not in (Kind.STATEFUL, Kind.ORDERED):
+            return False
+        if process.node in graph.tainted and epoch == EPOCH_END:
+            return True
+        if process.node in graph.units or process.node in graph.tainted:
             return mix(self.salt, epoch % 1009) % 100 < 100 * self.checkpoint_share
-        return (
-            process.kind in (Kind.STATEFUL, Kind.ORDERED)
-            and self.random.random() < self.checkpoint_share
-        )
+        return self.random.random() < self.checkpoint_share
 
     # -- control ---------------------------------------------------------------------------------
 
