@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from penstock import functions as F
@@ -54,6 +55,7 @@ EVENT = pa.schema(
 )
 NUMBER = pa.schema({"owner": pa.int64(), "number": pa.int64(), "id": pa.int64()})
 STEP = pa.schema({"id": pa.int64(), "n": pa.int64(), "cost": pa.int64(), "steps": pa.int64()})
+ECHO = pa.schema({"id": pa.int64()})
 _SPREAD = np.uint64(11_400_714_819_323_198_485)
 
 Integers = npt.NDArray[np.int64]
@@ -94,7 +96,7 @@ class Events:
 
 
 class Numbering(Vertex):
-    """Numbers the rows of each owner in the order in which they arrive."""
+    """Numbers the rows of each owner in the order in which they arrive; probes are not kept."""
 
     def __init__(self) -> None:
         self._numbered = np.zeros(OWNERS + 1, dtype=np.int64)
@@ -108,7 +110,10 @@ class Numbering(Vertex):
         numbers[order] = np.arange(len(owners)) - starts[owners[order]] + 1
         numbers += self._numbered[owners]
         self._numbered += counts
-        self.sendBy(0, pa.record_batch([owners, numbers, batch["id"]], schema=NUMBER), time)
+        numbered = pa.record_batch([owners, numbers, batch["id"]], schema=NUMBER)
+        probes = pa.array(batch["id"].to_numpy() < 0)
+        self.sendBy(0, numbered.filter(pc.invert(probes)), time)
+        self.sendBy(1, numbered.filter(probes).select(["id"]), time)
 
 
 class Halving(Vertex):
@@ -120,8 +125,10 @@ class Halving(Vertex):
         left = batch["n"].to_numpy() // 2
         steps = batch["steps"].to_numpy() + 1
         turned = pa.record_batch([batch["id"], left, batch["cost"], steps], schema=STEP)
+        probes = batch["id"].to_numpy() < 0
         self.sendBy(0, turned.filter(pa.array(left > 0)), time)
-        self.sendBy(1, turned.filter(pa.array(left == 0)), time)
+        self.sendBy(1, turned.filter(pa.array((left == 0) & ~probes)), time)
+        self.sendBy(2, turned.filter(pa.array((left == 0) & probes)).select(["id"]), time)
 
 
 @dataclass(frozen=True)
@@ -168,8 +175,8 @@ class ChaosFlow:
             .agg(F.count("*").alias("events"), F.sum("cost").alias("cost"))
             .name("counts")
         )
-        (numbers,) = self.flow.vertex(
-            Numbering, [sharded], [NUMBER], partitionBy=[["owner"]], shards=2, name="numbered"
+        numbers, numbers_echo = self.flow.vertex(
+            Numbering, [sharded], [NUMBER, ECHO], partitionBy=[["owner"]], shards=2, name="numbered"
         )
         left = sharded.filter(f"route = {LEFT}").select("pair", "id", "value", "time").name("left")
         right = (
@@ -181,23 +188,21 @@ class ChaosFlow:
         paid = pairs.select("id", "value AS n", "cost", "0L AS steps").name("pairs")
         loop = self.flow.loop("halving")
         again = loop.variable(STEP)
-        back, done = self.flow.vertex(
+        back, done, done_echo = self.flow.vertex(
             Halving,
             [loop.enter(paid), again],
-            [STEP, STEP],
+            [STEP, STEP, ECHO],
             partitionBy=[["n"], ["n"]],
             shards=2,
             name="halved",
         )
         again.feed(back)
-        steps = loop.leave(done)
+        loop.leave(done).parquet(str(self.folder / "steps"), name="steps_files")
+        numbers.parquet(str(self.folder / "numbers"), name="numbers_files")
         counts.parquet(str(self.folder / "counts"), name="counts_files")
         # A filter that nothing passes: probes wait for the counts without being counted.
-        echoes = [counts.filter("owner < 0").select("owner AS id").name("counts_echo")]
-        for name, table in (("numbers", numbers), ("steps", steps)):
-            table.filter("id >= 0").parquet(str(self.folder / name), name=f"{name}_files")
-            echoes.append(table.filter("id < 0").select("id").name(f"{name}_echo"))
-        return echoes[0].union(*echoes[1:]).name("echo")
+        counts_echo = counts.filter("owner < 0").select("owner AS id").name("counts_echo")
+        return counts_echo.union(numbers_echo, loop.leave(done_echo)).name("echo")
 
     # -- probes ----------------------------------------------------------------------------------
 
@@ -250,7 +255,7 @@ class ChaosFlow:
 
     def _counts(self) -> list[Integers]:
         table = self._read("counts")
-        ends = pa.compute.struct_field(table["window"], "end").cast(pa.int64())
+        ends = pc.struct_field(table["window"], "end").cast(pa.int64())
         return [ends.to_numpy(), *(table[name].to_numpy() for name in ("owner", "events", "cost"))]
 
     def _expected_steps(self, columns: Mapping[str, Integers]) -> list[Integers]:
