@@ -27,7 +27,7 @@ def causal_graph(plan: PhysicalPlan) -> CausalGraph:
                 for sender in sorted(senders)
                 if sender not in units or units[sender] != units.get(node)
             )
-    return CausalGraph(kinds, parents)
+    return CausalGraph(kinds, parents, units)
 
 
 def loop_units(plan: PhysicalPlan) -> dict[int, int]:

@@ -23,8 +23,12 @@ from penstock.core.causal.graph import Kind
 from penstock.core.causal.reports import Start
 from penstock.core.machine.causal import CausalMachine
 from penstock.core.machine.causal_effects import Checkpoint
+from penstock.core.machine.causal_loop import CausalLoop
 from penstock.core.machine.causal_source import CausalSource
+from penstock.core.progress.deltas import decode_changes
+from penstock.core.progress.exchange import Broadcast, LocalProgress
 from penstock.engine.build import inputs_of, opened, outlets_of, wired
+from penstock.engine.causal_loop import LoopRunner
 from penstock.engine.causal_node import CausalRunner
 from penstock.engine.causal_source import CausalSourceDriver, resume_record
 from penstock.engine.clock import EpochClock
@@ -33,6 +37,7 @@ from penstock.engine.host import Host
 from penstock.engine.store import BoundaryLog
 from penstock.errors import PeerError, PenstockError, TransientError
 from penstock.physical import PhysicalPlan
+from penstock.tracking import TrackingPlan
 
 __all__ = ["CausalAgent"]
 
@@ -48,11 +53,13 @@ class CausalAgent:
         self,
         host: Host,
         plan: PhysicalPlan,
+        tracking: TrackingPlan | None,
         run: dict[str, Any],
         tell: Callable[[dict[str, Any]], None],
     ) -> None:
         self.host = host
         self.plan = plan
+        self.tracking = tracking
         self.run = run
         self.tell = tell
         self.writer = CheckpointWriter(self._failed)
@@ -96,6 +103,8 @@ class CausalAgent:
         elif kind == "start":
             self.host.placement.update(body["placement"])
             self._connect(body["addresses"])
+            if "progress" in body:
+                self._track(body)
             for spec in body["nodes"]:
                 try:
                     self._start(spec)
@@ -133,6 +142,22 @@ class CausalAgent:
             if isinstance(runner, CausalRunner):
                 runner.perform(runner.causal.open(target, incarnation, position_from(position)))
 
+    def _track(self, body: dict[str, Any]) -> None:
+        """Count the progress of loops anew: all their nodes start from one epoch."""
+        tracking, progress = self.tracking, body["progress"]
+        if tracking is None:
+            return
+        here = frozenset(spec["node"] for spec in body["nodes"])
+        sequence, changes = progress["welcome"]
+        self.host.track(
+            LocalProgress(
+                tracking.graph,
+                Broadcast(sequence, (), decode_changes(tracking.graph, changes)),
+                held=tracking.held(self.plan, progress["epoch"] + 1, here),
+            ),
+            progress["generation"],
+        )
+
     # -- starting a node -------------------------------------------------------------------------
 
     def _start(self, spec: dict[str, Any]) -> None:
@@ -153,20 +178,9 @@ class CausalAgent:
                     self.tell({"kind": "broken", "node": node, "incarnation": incarnation})
                     return
         machine = self._machine(node, incarnation, spec["incarnations"], start, checkpoint)
-        runner = wired(
-            self.plan,
-            self.host,
-            machine,
-            partial(
-                CausalRunner,
-                keeper=self,
-                store=store,
-                checkpoint_s=self.run["checkpoint_s"] or 0.0,
-                copies=self.run["copies"],
-            ),
-        )
+        runner = wired(self.plan, self.host, machine, self._maker(node, store))
         runner.chain.repeatable = True
-        runner.chain.keep_pending = store is not None
+        runner.chain.keep_pending = store is not None and not chain.loops
         if store is not None:
             runner.key = max(store.keys(), default=0)
         if state is not None:
@@ -181,6 +195,25 @@ class CausalAgent:
         self.host.add(runner)
         self.tell({"kind": "started", "node": node, "incarnation": incarnation})
         runner.perform(runner.causal.begin())
+
+    def _maker(self, node: int, store: NodeStore | None) -> Callable[..., CausalRunner]:
+        """How to make a node's runner."""
+        chain = self.plan.chain_of_node(node)
+        checkpoint_s = self.run["checkpoint_s"] or 0.0
+        common: dict[str, Any] = {
+            "keeper": self,
+            "store": store,
+            "checkpoint_s": checkpoint_s,
+            "copies": self.run["copies"],
+        }
+        if not chain.loops:
+            return partial(CausalRunner, **common)
+        return partial(
+            LoopRunner,
+            **common,
+            checkpoint_epochs=max(1, round(checkpoint_s * 1e6 / self.run["interval_us"])),
+            ordered=any(stage.operator.state == "ordered" for stage in chain.stages),
+        )
 
     def _store(self, node: int, incarnation: int) -> NodeStore:
         chain = self.plan.chain_of_node(node)
@@ -200,9 +233,24 @@ class CausalAgent:
         start: Start,
         checkpoint: Checkpoint | None,
     ) -> CausalMachine:
-        outlets = outlets_of(self.plan, node, None)
+        chain = self.plan.chain_of_node(node)
+        counted = None if self.tracking is None else self.tracking.node(chain)
+        outlets = outlets_of(self.plan, node, counted)
         budget = self.run["log_bytes"]
-        if self.plan.chain_of_node(node).is_source:
+        if self.tracking is not None and counted is not None:
+            return CausalLoop(
+                node,
+                inputs_of(self.plan, node),
+                outlets,
+                incarnation,
+                incarnations,
+                inside=frozenset(self.tracking.links),
+                start=start,
+                checkpoint=checkpoint,
+                budget_bytes=budget,
+                tracking=counted,
+            )
+        if chain.is_source:
             return CausalSource(
                 node, {}, outlets, incarnation, incarnations, start=start, budget_bytes=budget
             )
@@ -213,6 +261,7 @@ class CausalAgent:
             incarnation,
             incarnations,
             determined=node in self.run["determined"],
+            stateful=Kind(self.run["kinds"][node]) in _WITH_STATE,
             start=start,
             checkpoint=checkpoint,
             budget_bytes=budget,

@@ -113,6 +113,12 @@ class CausalRunner(NodeRunner):
     def waits_for(self, target: int) -> bool:
         return self.causal.is_open(target)
 
+    def takes(self, message: Message) -> bool:
+        return True
+
+    def next_messages(self) -> list[tuple[int, Message]]:
+        return [self.queue.popleft()]
+
     def handle(self, messages: Iterable[Message]) -> None:
         for message in messages:
             self.perform(self.causal.received(message))
@@ -172,10 +178,14 @@ class CausalRunner(NodeRunner):
         machine = self.causal
         cut_us = effect.cut_us or self._cut_us
         watermarks = self.chain.complete(effect.epoch, effect.watermark_us)
-        if self.store is not None and self._checkpoint_due():
+        self._release(effect.epoch)
+        if self.store is not None and self._checkpoint_due(effect.epoch):
             machine.checkpoint_due = True
         self.perform(machine.completed(effect.epoch, watermarks, cut_us))
         self._completed(effect.epoch, cut_us)
+
+    def _release(self, epoch: int) -> None:
+        """Output that waited for the completion of its epoch is part of it now."""
 
     def _gate_closed(self, effect: GateClosed) -> None:
         self.host.gate_closed(self.node, effect.epoch, effect.watermark_us, effect.cut_us)
@@ -204,7 +214,7 @@ class CausalRunner(NodeRunner):
             self.store.append_determinants(diffs)
         self.perform(self.causal.determinants_stored(diffs[-1][0].stamp))
 
-    def _checkpoint_due(self) -> bool:
+    def _checkpoint_due(self, _epoch: int) -> bool:
         # A state that knows of an end of its input is of no use to the next run.
         if self.causal.newest >= EPOCH_END:
             return False
@@ -309,6 +319,7 @@ class CausalRunner(NodeRunner):
             "checkpoint_epoch": self.checkpoint_epoch,
             "messages_out": self.messages_out,
             "diff_bytes": self._diff_bytes / max(1, self._diffs),
+            "diffs_measured": self._diffs,
         }
 
     def truncate(self, epoch: int) -> None:

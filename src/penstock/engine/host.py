@@ -69,6 +69,8 @@ class Host:
         self.on_finished = on_finished
         self.on_progress: Callable[[Flush, list[Gate]], None] | None = None
         self._progress: LocalProgress | None = None
+        self.generation = 0
+        """Counts of tracked progress begin anew, with the next number, when loops are restarted."""
         self._tracked: list[NodeRunner] = []
         self._gates: list[Gate] = []
         self._look = False
@@ -112,9 +114,11 @@ class Host:
             if peer != LOCAL:
                 self.transport.consumed(peer, node, message.size)
 
-    def track(self, progress: LocalProgress) -> None:
+    def track(self, progress: LocalProgress, generation: int = 0) -> None:
         """Begin to count, with what the controller says is the state of things."""
         self._progress = progress
+        self.generation = generation
+        self._gates = []
 
     @property
     def tracks(self) -> bool:
@@ -203,7 +207,9 @@ class Host:
             if peer != LOCAL:
                 self.transport.consumed(peer, message.target, message.size)
             return
-        if runner.in_loop and not runner.machine.accept(message):
+        if not runner.takes(message):
+            if peer != LOCAL:
+                self.transport.consumed(peer, message.target, message.size)
             return
         runner.queue.append((peer, message))
         runner.queued_bytes += message.size

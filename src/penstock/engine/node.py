@@ -91,6 +91,10 @@ class NodeRunner:
         """What a heartbeat says of it beyond what every node has."""
         return {}
 
+    def takes(self, message: Message) -> bool:
+        """Whether a message that has arrived is to be handled, once its turn comes."""
+        return not self.in_loop or self.machine.accept(message)
+
     # -- messages --------------------------------------------------------------------------------
 
     def next_messages(self) -> list[tuple[int, Message]]:

@@ -31,11 +31,15 @@ class ProgressHub:
         broadcast: Callable[[dict[str, Any]], None],
     ) -> None:
         self.tracking = tracking
+        self._plan = plan
         everybody = frozenset(plan.chain_of)
         self._accumulator = Accumulator(Tracker(tracking.graph))
         self._accumulator.add(tracking.held(plan, resume + 1, everybody))
         self._accumulator.flush()
         self._gates: MarkAligner[int] = MarkAligner(tracking.gate_nodes(plan), resume)
+        self._epoch = resume
+        self.generation = 0
+        """How often the counts began anew."""
         self._cuts_us: dict[int, int] = {}
         self._closed: list[tuple[int, int | None, int]] = []
         self._broadcast = broadcast
@@ -43,25 +47,69 @@ class ProgressHub:
         welcome = self._accumulator.welcome()
         self.welcome = (welcome.sequence, welcome.changes)
 
+    def restart(self, epoch: int) -> None:
+        """All loops start anew after an epoch: so do their counts, and what was told before."""
+        with self._lock:
+            self.generation += 1
+            self._epoch = epoch
+            everybody = frozenset(self._plan.chain_of)
+            self._accumulator.restart(self.tracking.held(self._plan, epoch + 1, everybody))
+            gates = self.tracking.gate_nodes(self._plan)
+            self._gates = MarkAligner(gates, epoch, keeps=False)
+            self._cuts_us, self._closed = {}, []
+
+    def welcomed(self, tell: Callable[[dict[str, Any]], None]) -> None:
+        """Tell a host where the counts are; what is broadcast later reaches it later."""
+        with self._lock:
+            self._advance()
+            welcome = self._accumulator.welcome()
+            tell(
+                {
+                    "generation": self.generation,
+                    "epoch": self._epoch,
+                    "welcome": (welcome.sequence, welcome.changes),
+                }
+            )
+
     def receive(
-        self, host: int, sequence: int, deltas: Iterable[Sequence[Any]], gates: Iterable[Any]
+        self,
+        host: int,
+        generation: int,
+        sequence: int,
+        deltas: Iterable[Sequence[Any]],
+        gates: Iterable[Any],
     ) -> None:
         """A host's counts, and the epochs that its nodes have closed at their gates."""
         with self._lock:
+            if generation != self.generation:
+                return
             decoded = decode_deltas(self.tracking.graph, deltas)
             self._accumulator.receive(str(host), Flush(sequence, decoded))
             for node, epoch, watermark_us, cut_us in gates:
+                if epoch <= self._epoch:
+                    self._gates.restate({node: watermark_us})
+                    continue
                 self._cuts_us[epoch] = max(self._cuts_us.get(epoch, 0), cut_us)
                 self._closed += [
                     (done.epoch, done.watermark_us, self._cuts_us.pop(done.epoch, 0))
                     for done in self._gates.mark(node, epoch, watermark_us)
                 ]
-            if self._accumulator.due or self._closed:
-                sent = self._accumulator.flush()
-                self._broadcast(
-                    {"kind": "frontier", "n": sent.sequence, "c": sent.changes, "w": self._closed}
-                )
-                self._closed = []
+            self._advance()
+
+    def _advance(self) -> None:
+        """Tell everybody what has moved."""
+        if self._accumulator.due or self._closed:
+            sent = self._accumulator.flush()
+            self._broadcast(
+                {
+                    "kind": "frontier",
+                    "t": self.generation,
+                    "n": sent.sequence,
+                    "c": sent.changes,
+                    "w": self._closed,
+                }
+            )
+            self._closed = []
 
     def frontiers(self) -> dict[int, list[tuple[int, ...]]]:
         """The frontier of each tracked chain, for people."""

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from penstock.causal_graph import causal_graph
+from penstock.causal_graph import causal_graph, loop_units
 from penstock.connectors.driver import DriverSink
 from penstock.connectors.memory import MemorySource
 from penstock.core.machine.controller import (
@@ -39,6 +39,7 @@ from penstock.core.machine.controller import (
     StopSources,
 )
 from penstock.core.progress.marks import EPOCH_END
+from penstock.engine.causal_agent import CausalAgent
 from penstock.engine.clock import EpochClock, now_us
 from penstock.engine.host import Host
 from penstock.engine.progress_hub import ProgressHub
@@ -54,6 +55,7 @@ from penstock.engine.spark.host_task import (
     take_frontier,
 )
 from penstock.engine.spark.launch import HostJob, Job
+from penstock.engine.spark.recovery import Recovery
 from penstock.engine.store import FlowStore
 from penstock.engine.transport import Transport
 from penstock.errors import HostLostError, InvariantError, PenstockError, TransientError
@@ -63,9 +65,6 @@ from penstock.tracking import tracking_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from penstock.engine.causal_agent import CausalAgent
-    from penstock.engine.spark.recovery import Recovery
 
 __all__ = ["Controller", "HostInfo"]
 
@@ -175,7 +174,8 @@ class Controller:
         settings = self.settings
         if settings.recovery == "none" or settings.progress == "tracked":
             return None
-        if self.tracking is not None:
+        if len(set(loop_units(self.plan).values())) > 1:
+            log.warning("a flow with several separate loops cannot recover from a lost host yet")
             return None
         if self.store is not None:
             directory = self.store.path
@@ -188,8 +188,6 @@ class Controller:
         else:
             self._temporary = tempfile.TemporaryDirectory(prefix="penstock-")
             directory = Path(self._temporary.name)
-        from penstock.engine.spark.recovery import Recovery
-
         return Recovery(
             self.plan,
             causal_graph(self.plan),
@@ -199,6 +197,7 @@ class Controller:
             self._to_host,
             self._address_of,
             lambda sink: self.machine.committed[sink],
+            self.hub,
             purges=settings.recovery == "purge",
         )
 
@@ -271,7 +270,7 @@ class Controller:
     def _control_arrived(self, peer: int, body: dict[str, Any]) -> None:
         if body["kind"] == "progress" and self.hub is not None:
             try:
-                self.hub.receive(peer, body["n"], body["d"], body["g"])
+                self.hub.receive(peer, body["t"], body["n"], body["d"], body["g"])
             except PenstockError as error:
                 self._on_failure(error)
             return
@@ -581,12 +580,10 @@ class Controller:
         hub = self.hub
         if hub is not None:
             self.host.on_progress = lambda flush, gates: hub.receive(
-                DRIVER, flush.sequence, flush.deltas, gates
+                DRIVER, self.host.generation, flush.sequence, flush.deltas, gates
             )
         if self.recovery is not None:
-            from penstock.engine.causal_agent import CausalAgent
-
-            self._agent = CausalAgent(self.host, self.plan, body, self._told_here)
+            self._agent = CausalAgent(self.host, self.plan, self.tracking, body, self._told_here)
             self._post(lambda: self._ready(DRIVER))
         else:
             build_nodes(self.host, self.plan, self.tracking, body)

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -29,6 +29,7 @@ from penstock.connectors.base import SourceContext
 from penstock.core.progress.deltas import decode_changes
 from penstock.core.progress.exchange import Broadcast, LocalProgress
 from penstock.engine.build import add_node, opened
+from penstock.engine.causal_agent import CausalAgent
 from penstock.engine.clock import EpochClock
 from penstock.engine.host import Host
 from penstock.engine.node import NodeRunner
@@ -40,9 +41,6 @@ from penstock.errors import PenstockError
 from penstock.operators.base import SourceOperator
 from penstock.physical import PhysicalPlan
 from penstock.tracking import TrackingPlan
-
-if TYPE_CHECKING:
-    from penstock.engine.causal_agent import CausalAgent
 
 __all__ = [
     "DRIVER",
@@ -173,18 +171,24 @@ class _HostProcess:
             self._agent.take(body)
 
     def _assign(self, body: dict[str, Any]) -> None:
+        self.host.on_progress = lambda flush, gates: self._tell(
+            {
+                "kind": "progress",
+                "t": self.host.generation,
+                "n": flush.sequence,
+                "d": flush.deltas,
+                "g": gates,
+            }
+        )
         if body["recovery"]:
-            from penstock.engine.causal_agent import CausalAgent
-
-            self._agent = CausalAgent(self.host, self.task.plan, body, self._tell)
+            self._agent = CausalAgent(
+                self.host, self.task.plan, self.task.tracking, body, self._tell
+            )
             self._tell({"kind": "ready"})
             return
         for peer, address in body["addresses"].items():
             if peer != self.host.number:
                 self.host.transport.connect(peer, address)
-        self.host.on_progress = lambda flush, gates: self._tell(
-            {"kind": "progress", "n": flush.sequence, "d": flush.deltas, "g": gates}
-        )
         build_nodes(self.host, self.task.plan, self.task.tracking, body)
         self._tell({"kind": "ready"})
 
@@ -250,7 +254,7 @@ def forget(host: Host, agent: CausalAgent | None, body: dict[str, Any]) -> None:
 
 def take_frontier(host: Host, tracking: TrackingPlan | None, body: dict[str, Any]) -> None:
     """What the controller broadcast of progress."""
-    if tracking is not None:
+    if tracking is not None and body["t"] == host.generation:
         changes = decode_changes(tracking.graph, body["c"])
         host.frontier_moved(Broadcast(body["n"], (), changes), body["w"])
 

@@ -36,6 +36,7 @@ from penstock.core.machine.recovery import (
 from penstock.engine.causal_source import cuts_of
 from penstock.engine.clock import now_us
 from penstock.engine.durable import fence, read_stored
+from penstock.engine.progress_hub import ProgressHub
 from penstock.engine.store import BoundaryLog
 from penstock.engine.store_log import write_durably
 from penstock.errors import HostLostError, PenstockError
@@ -85,6 +86,7 @@ class Recovery:
         tell: Tell,
         address_of: Callable[[int], str | None],
         published: Callable[[str], int],
+        hub: ProgressHub | None,
         purges: bool = False,
     ) -> None:
         self.plan = plan
@@ -96,6 +98,7 @@ class Recovery:
         self._tell = tell
         self._address_of = address_of
         self._published = published
+        self._hub = hub
         self._purges = purges
         self._record_path = directory / "recovery.json"
         self.machine = RecoveryMachine(graph, self._read_record())
@@ -144,7 +147,7 @@ class Recovery:
     def host_ready(self, host: int) -> None:
         """A host can take nodes now."""
         for body in self._held.pop(host, []):
-            self._tell(host, {**body, "addresses": self._addresses(), "placement": self.placement})
+            self._send(host, body)
 
     def told(self, body: dict[str, Any]) -> bool:
         """A host's word on a recovery; False if it is about something else."""
@@ -238,6 +241,9 @@ class Recovery:
             self.history[-1].restarted = [
                 self.plan.node_name(effect.node) for some in starts.values() for effect in some
             ]
+        loops = [e for some in starts.values() for e in some if e.node in self.graph.units]
+        if loops and self._hub is not None:
+            self._hub.restart(loops[0].start.completed)
         for host, some in starts.items():
             for effect in some:
                 epoch = effect.start.completed
@@ -276,8 +282,13 @@ class Recovery:
     def _send(self, host: int, body: dict[str, Any]) -> None:
         if self._address_of(host) is None:
             self._held.setdefault(host, []).append(body)
+            return
+        whole = {**body, "addresses": self._addresses(), "placement": self.placement}
+        nodes = [spec["node"] for spec in body.get("nodes", ())]
+        if self._hub is not None and any(node in self.graph.units for node in nodes):
+            self._hub.welcomed(lambda progress: self._tell(host, {**whole, "progress": progress}))
         else:
-            self._tell(host, {**body, "addresses": self._addresses(), "placement": self.placement})
+            self._tell(host, whole)
 
     def _hosts(self) -> list[int]:
         hosts = sorted(set(self.placement.values()))
