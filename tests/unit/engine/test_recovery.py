@@ -254,3 +254,37 @@ def test_without_recovery_a_lost_host_ends_the_flow() -> None:
     query.kill("numbers[0]")
     with pytest.raises(HostLostError, match="was lost"):
         query.awaitTermination(WAIT_S)
+
+
+def halved(flow: Flow) -> Stream:
+    """What leaves a loop that halves numbers until they are 1."""
+
+    def halve(stream: Stream) -> Stream:
+        return stream.keyBy("n").filter("n > 1").withColumn("n", "cast(floor(n / 2) as bigint)")
+
+    return source(flow).select("n").iterate(halve)
+
+
+def test_a_loop_starts_again_as_a_whole() -> None:
+    flow = Flow()
+    out = halved(flow).memory()
+    query = start_local(flow, hosts=3, checkpointInterval="200 ms")
+    try:
+        inside = [node["name"] for node in query.nodes() if node["loop"]]
+        for number, victim in enumerate((inside[0], "numbers[0]", inside[-1]), 1):
+            time.sleep(0.4)
+            query.kill(victim)
+            await_recovery(query, number)
+        assert query.awaitTermination(WAIT_S)
+    finally:
+        query.stop()
+    wanted: Counter[int] = Counter()
+    current = Counter(range(ROWS))
+    while current:
+        following: Counter[int] = Counter()
+        for n, times in current.items():
+            if n > 1:
+                following[n // 2] += times
+        wanted += following
+        current = following
+    assert Counter(row["n"] for row in out.toPylist()) == wanted
