@@ -83,8 +83,8 @@ class ParquetCommit(Sink):
     def prepare(self) -> None:
         """Begin a run, on the driver, once nothing can refuse it any more.
 
-        Drops what earlier runs staged, so it must not be called for a run that another one's lock
-        or published epochs forbid.  Without it publishing is still right; only a process of an
+        Takes over what earlier runs staged, so it must not be called for a run that another one's
+        lock or published epochs forbid.  Without it publishing is still right; only a process of an
         earlier run that wakes up late is not kept out.
         """
         Staging(self.path).begin()

@@ -7,8 +7,9 @@
     <path>/_penstock/committed.json            the last epoch published
 
 Each run stages in a directory of its own, so a frozen process of an earlier run that wakes up
-writes into the void.  Within a run a part that is made twice (its node was restarted) is made of
-the same rows, and the second takes the first one's place.
+writes into the void.  What earlier runs staged and did not publish goes over to the next run: a
+writer that is restored after such an epoch does not make its part again.  A part that is made twice
+(its node was restarted) is made of the same rows, and the second takes the first one's place.
 
 Epochs are published in order; so the greatest published number is how far it got.  The marker adds
 what a listing cannot know when somebody has moved old epochs away.  It is written after the rename
@@ -59,16 +60,26 @@ class Staging:
             ) from error
 
     def begin(self) -> None:
-        """Drop what earlier runs left half done, and open a new run."""
+        """Open a new run that goes on with what earlier ones staged; drop what they had not."""
         self.check()
         staged, gone = self.path / "_staging", self.path / f"_staging-{uuid.uuid4().hex}"
         with contextlib.suppress(FileNotFoundError):
             # At once: a committer of an earlier run must find either all of an epoch or none.
             os.rename(staged, gone)
+        self.run = uuid.uuid4().hex
+        self._take_over()
         for left in self.path.glob("_staging-*"):
             shutil.rmtree(left, ignore_errors=True)
-        self.run = uuid.uuid4().hex
         _write_whole(self.path / "_penstock" / "run.json", json.dumps({"run": self.run}))
+
+    def _take_over(self) -> None:
+        published = self.committed()
+        for place in sorted(self.path.glob("_staging-*/*/epoch=*")):
+            found = _EPOCH.match(place.name)
+            if found and (published is None or int(found[1]) > published):
+                self._staged.mkdir(parents=True, exist_ok=True)
+                with contextlib.suppress(OSError):  # there already: of a start that was cut short
+                    os.rename(place, self._staged / place.name)
 
     def committed(self) -> int | None:
         """The last epoch that was published, None before the first."""
@@ -152,8 +163,15 @@ class Staging:
             os.close(descriptor)
 
     def finish(self) -> None:
-        """Drop what this run staged and will not publish."""
-        shutil.rmtree(self._staged, ignore_errors=True)
+        """Drop what was not staged to the end; what was, and is not published, stays."""
+        shutil.rmtree(self._staged / "writing", ignore_errors=True)
+        published = self.committed()
+        for place in self._staged.glob("epoch=*"):
+            found = _EPOCH.match(place.name)
+            if found and published is not None and int(found[1]) <= published:
+                shutil.rmtree(place, ignore_errors=True)
+        with contextlib.suppress(OSError):  # not empty
+            self._staged.rmdir()
 
     @property
     def _staged(self) -> Path:

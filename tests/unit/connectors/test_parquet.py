@@ -155,6 +155,22 @@ def test_restart_at_any_point_neither_loses_nor_doubles(tmp_path: Path) -> None:
             assert published(path) == {"epoch=0": [1, 2], "epoch=1": [3, 4], "epoch=2": [5, 6]}
 
 
+def test_what_was_staged_is_there_for_the_next_run(tmp_path: Path) -> None:
+    """A writer that is restored after an epoch does not make its part again."""
+    flow = Flow(tmp_path)
+    flow.epoch(0, [1], [2])
+    flow.epoch(1, [3], [4], publish=False)
+    manifests = [rows for writer in flow.writers for rows in writer.batches(epoch=1)]
+    flow.committer.vertex.close()
+    restarted = Flow(tmp_path)
+    for manifest in manifests:
+        restarted.committer.recv(manifest, 1)
+    restarted.committer.complete(1)
+    assert published(tmp_path) == {"epoch=0": [1, 2], "epoch=1": [3, 4]}
+    restarted.committer.vertex.close()
+    assert not list((tmp_path / "_staging").iterdir())
+
+
 def test_frozen_process_of_an_earlier_run_cannot_disturb(tmp_path: Path) -> None:
     old = Flow(tmp_path)
     old.writers[0].recv(batch(99), 0)

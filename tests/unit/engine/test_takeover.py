@@ -54,10 +54,11 @@ def test_an_earlier_committer_publishes_a_whole_epoch_or_none(
         remove(path, **options)
 
     monkeypatch.setattr(shutil, "rmtree", remove_slowly)
-    Staging(str(tmp_path)).begin()
+    after = Staging(str(tmp_path))
+    after.begin()
     assert tried
     assert not (tmp_path / "epoch=3").exists()
-    assert [name.name for name in tmp_path.iterdir()] == ["_penstock"]
+    assert after.publish(3, ["a.parquet", "b.parquet"])
 
 
 def test_the_resume_point_is_what_was_published_when_earlier_runs_were_shut_out(
