@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from penstock.core.rollback.metadata import Kept, RollbackGraph
 from penstock.core.rollback.spans import TOP, Span
 from penstock.core.rollback.transformers import Custom, check_monotone
+from penstock.core.time import Time
 from penstock.errors import GraphError, InvariantError
 
 __all__ = ["Constraints"]
@@ -41,17 +42,17 @@ class Constraints:
         self._sent: list[dict[tuple[int, int], Span]] = [{} for _ in kept]
         for node in range(len(graph)):
             self._read(node)
-        self._link()
+        self._linked = False
 
     def update(self, node: int, kept: Kept) -> None:
         """Take a node's new metadata; costs its offers, and the graph if its kind changed."""
-        before = self.plain[node], tuple(self.kept[node].delivered)
+        before = self.plain[node], self.kept[node].delivered.keys()
         self.kept[node] = kept
-        self._read(node)
         self._fixed[node].clear()
         self._sent[node].clear()
-        if before != (self.plain[node], tuple(kept.delivered)):
-            self._link()
+        self._read(node)
+        if before != (self.plain[node], kept.delivered.keys()):
+            self._linked = False
 
     def top(self, node: int) -> int:
         """Return the number of the node's largest offer."""
@@ -60,6 +61,13 @@ class Constraints:
     def is_live(self, node: int) -> bool:
         """Tell whether the node offers to go on as it is."""
         return self.kept[node].offers[-1].span is TOP
+
+    def level(self, node: int, choice: int) -> int:
+        """Return how far back an offer is, roughly: an epoch, to go through nodes in good order."""
+        if self.plain[node]:
+            return self.state[node][choice]
+        tops = self.kept[node].offers[choice].span.tops
+        return tops[0][0] if tops and isinstance(tops[0], Time) else -1
 
     def nothing_lost(self, number: int, at_source: int, at_target: int) -> bool:
         """Tell whether everything discarded at the source is part of the target's state."""
@@ -107,9 +115,10 @@ class Constraints:
         if not offers:
             raise InvariantError(f"node {node} has nothing to go back to", node=node)
         state, events, gone, received = [], [], [], []
-        plain = True
+        # A node that ever had finer spans than epochs stays with the edges that can tell them.
+        plain = self.plain[node]
         last = last_seen = -2
-        for offer in offers:
+        for offer in offers if plain else ():
             here, seen, lost = offer.span.scalar, offer.events.scalar, offer.discarded.scalar
             if here is None or seen is None or lost is None or offer.complete.scalar is None:
                 plain = False
@@ -130,11 +139,20 @@ class Constraints:
                 grows = large.span.includes(small.span) and large.events.includes(small.events)
                 if not grows or small.span == large.span:
                     self._refuse(node, index)
+        self._check_transformers(node)
         self.plain[node] = plain
         self.state[node] = state
         self.events[node] = events
         self.gone[node] = gone
         self.received[node] = received
+
+    def _check_transformers(self, node: int) -> None:
+        for number in self.graph.outs[node]:
+            edge = self.graph.edges[number]
+            if isinstance(edge.transformer, Custom):
+                chain = [offer.span for offer in self.kept[node].offers]
+                where = f"the edge from {node} to {edge.target}"
+                check_monotone(edge.transformer, chain, where)
 
     def _refuse(self, node: int, index: int) -> None:
         small, large = self.kept[node].offers[index - 1 : index + 1]
@@ -144,7 +162,11 @@ class Constraints:
             node=node,
         )
 
-    def _link(self) -> None:
+    def link(self) -> None:
+        """Bring the adjacency up to date; whoever reads it calls this first."""
+        if self._linked:
+            return
+        self._linked = True
         nodes = range(len(self.graph))
         self.above: list[list[int]] = [[] for _ in nodes]
         self.below: list[list[int]] = [[] for _ in nodes]
@@ -172,7 +194,3 @@ class Constraints:
                 continue
             self.odd_in[target].append(number)
             self.odd_out[source].append(number)
-            if isinstance(edge.transformer, Custom):
-                chain = [offer.span for offer in self.kept[source].offers]
-                where = f"the edge from {source} to {target}"
-                check_monotone(edge.transformer, chain, where)

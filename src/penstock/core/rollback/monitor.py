@@ -111,6 +111,7 @@ class SpanMonitor:
     def advance(self) -> Decisions:
         """Raise the low-watermarks as far as the metadata allow; say what follows."""
         rules = self._rules
+        rules.link()
         region = self._region()
         self._changed.clear()
         if not region:
