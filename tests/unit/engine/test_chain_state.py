@@ -1,9 +1,11 @@
 """States of chains: what is taken, what is refused, and the watermarks that go with them."""
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from penstock import Flow
@@ -74,6 +76,34 @@ def test_without_snapshots_nothing_is_kept() -> None:
     bench.runner.open()
     bench.deliver(0, 1)
     assert bench.runner.snapshot().pending == ()
+
+
+def test_a_writer_makes_its_open_file_again(tmp_path: Path) -> None:
+    flow = Flow()
+    flow.generate(lambda offset, n: rows(*range(n)), rows=1).parquet(tmp_path)
+    plan = physical_plan(flow, 1)
+    (chain,) = [chain for chain in plan.chains if chain.name == "parquet"]
+    manifests: list[Any] = []
+
+    def runner() -> ChainRunner:
+        made = ChainRunner(plan, chain, chain.first_node, lambda *sent: manifests.append(sent))
+        made.keep_pending = True
+        return made
+
+    first, second = runner(), runner()
+    first.open()
+    first.deliver(0, rows(1), Time.root(0))
+    first.deliver(0, rows(2), Time.root(1))
+    first.complete(0, None)
+    second.restore(first.snapshot(), 0)
+    second.deliver(0, rows(3), Time.root(1))
+    second.complete(1, None)
+    files = {path.parent.name: pq.read_table(path) for path in tmp_path.rglob("*/epoch=*/*")}
+    assert {name: table["n"].to_pylist() for name, table in files.items()} == {
+        "epoch=0": [1],
+        "epoch=1": [2, 3],
+    }
+    assert [time.epoch for _, _, time in manifests] == [0, 1]
 
 
 class Total(Vertex):
