@@ -91,6 +91,8 @@ class Share(NamedTuple):
     number: int
     records: tuple[Record, ...]
     floor: Mapping[Lane, int]
+    whole: bool = False
+    """There are no others: forget what was known of the role."""
 
 
 class Shared(NamedTuple):
@@ -116,7 +118,8 @@ class Introduced(NamedTuple):
     """A sibling has sent a new member all about its own roles; this is what it knows of others."""
 
     host: int
-    copies: tuple[tuple[Role, tuple[Record, ...], Mapping[Lane, int]], ...]
+    copies: tuple[tuple[Role, int, tuple[Record, ...], Mapping[Lane, int]], ...]
+    """Role, incarnation of who shared last, records, floor."""
 
 
 class Ask(NamedTuple):
@@ -243,7 +246,7 @@ def size_bytes(body: Body) -> int:
     if isinstance(body, Introduced):
         return HEADER_BYTES + sum(
             RECORD_BYTES * len(records) + FLOOR_BYTES * len(floor)
-            for _, records, floor in body.copies
+            for _, _, records, floor in body.copies
         )
     if isinstance(body, Floors):
         return HEADER_BYTES + FLOOR_BYTES * len(body.floors)

@@ -37,6 +37,7 @@ from penstock.core.delivery.messages import (
     Parcel,
     Ready,
     Record,
+    Recovered,
     Refused,
     Send,
     Share,
@@ -88,14 +89,15 @@ class ReplicaMachine:
         self.dead = set(dead)
         self.players: dict[Role, RolePlayer] = {}
         self.copies: dict[Role, RecordTable] = {}
+        self._learnt: dict[Role, int] = {}
         self._forwards: dict[Role, Seat] = {}
         self._taking: dict[Role, _Taking] = {}
         self._draining: dict[Role, tuple[Seat, list[Envelope]]] = {}
         self._rewired: dict[Role, int] = {role: seat.incarnation for role, seat in seats.items()}
         self._strangers = set(self.siblings) if joining else set()
-        self.ready = not joining
+        self.ready = not self._strangers
         for role, seat in seats.items():
-            if seat.host == host:
+            if seat.host == host and not joining:
                 self._play(role, seat.incarnation)
 
     @property
@@ -165,6 +167,8 @@ class ReplicaMachine:
             forward = self._forwards.get(role)
             if forward is None or envelope.target_incarnation >= forward.incarnation:
                 return []
+            if isinstance(envelope.body, Shared):
+                return []  # the next player shares anew, under numbers of its own
             moved = envelope._replace(target_incarnation=forward.incarnation)
             return [Send(forward.host, moved)]
         sender, body = envelope.sender, envelope.body
@@ -191,14 +195,16 @@ class ReplicaMachine:
             self._fence(body.role, body.fence)
             return []
         if isinstance(body, Introduced):
-            for about, records, floor in body.copies:
-                self._learn(about, records, floor)
+            if host in self.dead:
+                return []
+            for about, incarnation, records, floor in body.copies:
+                self._learn(about, incarnation, records, floor)
             self._strangers.discard(body.host)
             return self._maybe_ready()
         if role is None:
             return []
         if isinstance(body, Share):
-            self._learn(role, body.records, body.floor)
+            self._learn(role, envelope.incarnation, body.records, body.floor, body.whole)
             answer: Body = Shared(body.number, self.host)
         elif isinstance(body, Collect):
             self._fence(role, envelope.incarnation)
@@ -208,10 +214,22 @@ class ReplicaMachine:
             return []
         return [Send(host, Envelope(self.host, None, 0, role, envelope.incarnation, answer))]
 
-    def _learn(self, role: Role, records: Iterable[Record], floor: Mapping[Lane, int]) -> None:
-        table = self.copies.setdefault(role, RecordTable())
-        table.put(records)
-        table.raise_floor(floor)
+    def _learn(
+        self,
+        role: Role,
+        incarnation: int,
+        records: Iterable[Record],
+        floor: Mapping[Lane, int],
+        whole: bool = False,
+    ) -> None:
+        """Know what somebody shares of a role, unless a later player has shared since."""
+        if incarnation < self._learnt.get(role, 0) or role in self.players:
+            return
+        self._learnt[role] = incarnation
+        if whole or role not in self.copies:
+            self.copies[role] = RecordTable()
+        self.copies[role].put(records)
+        self.copies[role].raise_floor(floor)
 
     def members_changed(self, members: Iterable[int]) -> list[Effect]:
         """The hosts of this stage are these now."""
@@ -232,7 +250,7 @@ class ReplicaMachine:
                 player.joined(host)
                 effects += self._perform(player)
             copies = tuple(
-                (role, tuple(table.records.values()), dict(table.floor))
+                (role, self._learnt.get(role, 0), tuple(table.records.values()), dict(table.floor))
                 for role, table in self.copies.items()
                 if role not in self.players
             )
@@ -240,10 +258,8 @@ class ReplicaMachine:
         return effects + self._maybe_ready()
 
     def _maybe_ready(self) -> list[Effect]:
-        if self.ready or self._strangers:
-            return []
-        self.ready = True
-        return [Ready()]
+        self.ready = not self._strangers
+        return [Ready()] if self.ready else []
 
     # -- roles -----------------------------------------------------------------------------------
 
@@ -273,7 +289,7 @@ class ReplicaMachine:
         taking = self._taking.get(role)
         if taking is None or taking.incarnation != incarnation:
             return []
-        self._learn(role, body.records, body.floor)
+        self._learn(role, self._learnt.get(role, 0), body.records, body.floor)
         taking.waiting.discard(body.host)
         return self._maybe_begin(role)
 
@@ -299,8 +315,10 @@ class ReplicaMachine:
     def confirm(self, role: Role, incarnation: int) -> list[Effect]:
         """A new controller asks whether a role has been handed over to here."""
         player = self.players.get(role)
-        played = player is not None and player.incarnation == incarnation
-        return [Taken(role, incarnation)] if played else []
+        if player is None or player.incarnation != incarnation:
+            return []
+        taken: list[Effect] = [Taken(role, incarnation)]
+        return taken if player.asks else [*taken, Recovered(role, incarnation)]
 
     def hand_over(self, role: Role, to: Seat) -> list[Effect]:
         """Give a role to another host, as soon as nothing of it is being worked on."""
@@ -314,7 +332,7 @@ class ReplicaMachine:
         to, held = self._draining.pop(role)
         player = self.players.pop(role)
         state = player.hand_over()
-        self.copies[role] = player.table
+        self._copy(player)
         self._forwards[role] = self.seats[role] = to
         body = HandedOver(state, state.size)
         effects: list[Effect] = [
@@ -366,10 +384,16 @@ class ReplicaMachine:
         if player is not None and player.incarnation < fence:
             del self.players[role]
             self._draining.pop(role, None)
-            self.copies[role] = player.table
+            self._copy(player)
         taking = self._taking.get(role)
         if taking is not None and taking.incarnation < fence:
             del self._taking[role]
+
+    def _copy(self, player: RolePlayer) -> None:
+        """Know of a role that was played here what a sibling knows."""
+        if self.settings.sharing is not Sharing.NOTHING:
+            self.copies[player.role] = player.table
+            self._learnt[player.role] = player.incarnation
 
     def _to_host(self, host: int, body: Body) -> Send:
         return Send(host, Envelope(self.host, None, 0, None, 0, body))

@@ -57,8 +57,8 @@ class Replicated:
 
     @property
     def dedup(self) -> bool:
-        """Whether receivers know what they have had."""
-        return self.guarantee.work.dedup
+        """Whether receivers know what they have had; who mirrors rows has to know which."""
+        return self.guarantee.work.dedup or (self.mirrored and self.logs)
 
     @property
     def sharing(self) -> Sharing:

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from penstock.core.delivery.ids import Role
 from penstock.core.delivery.ring import Load
-from penstock.core.delivery.routing import Seat
+from penstock.core.delivery.routing import NOBODY, Seat
 
 __all__ = [
     "FenceRoles",
@@ -75,6 +75,13 @@ class RingRecord:
     orphans: frozenset[Role] = frozenset()
     lost: frozenset[int] = frozenset()
 
+    def settled_seats(self) -> dict[Role, Seat]:
+        """Who plays what, as far as hosts may know: not those who are still taking a role."""
+        return {
+            role: Seat(NOBODY, seat.incarnation - 1) if role in self.taking else seat
+            for role, seat in self.seats.items()
+        }
+
     def members(self, stage: int) -> tuple[int, ...]:
         """The hosts of a stage, in the order of the ring."""
         return tuple(host for _, host in sorted(self.rings[stage].items()))
@@ -111,7 +118,7 @@ class StopHost(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Build the machine of a host that joins."""
+    """Build the machine of a host that joins, with the record's settled seats."""
 
     host: int
     stage: int
@@ -241,6 +248,9 @@ class RingController:
                 to = record.moving[role]
                 effects.append(TellHandOver(record.seats[role].host, role, to))
                 effects.append(TellConfirm(to.host, role, to.incarnation))
+            elif role in record.fresh - record.orphans:
+                seat = record.seats[role]
+                effects.append(TellConfirm(seat.host, role, seat.incarnation))
             if role not in record.taking and role not in record.orphans:
                 effects += self._rewired(role)
         return effects
@@ -339,7 +349,7 @@ class RingController:
             newest = max(seats[role].incarnation, coming.incarnation if coming else 0)
             player = self._choose(role.stage, slot, known, extra)
             fences[role] = newest + 1
-            seats[role] = Seat(player or 0, newest + 1)
+            seats[role] = Seat(NOBODY if player is None else player, newest + 1)
             orphans.discard(role)
             if player is None:
                 orphans.add(role)

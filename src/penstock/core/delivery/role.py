@@ -144,7 +144,9 @@ class RoleTables:
 
     def processed(self, id_: ParcelId, outputs: Mapping[Role, Parcel]) -> None:
         """A parcel was turned into others: at most one for each role."""
-        self.busy -= Counter((id_,))
+        self.busy[id_] -= 1
+        if self.busy[id_] <= 0:
+            del self.busy[id_]
         if not self.settings.logs:
             self._send(id_, outputs)
             return
@@ -260,7 +262,7 @@ class RoleTables:
         mirrored = self.settings.sharing is Sharing.MIRRORED and level < SETTLED
         return Record(id_, work.origin, level, work.parcel if mirrored else None)
 
-    def _share(self, records: Iterable[Record]) -> None:
+    def _share(self, records: Iterable[Record], whole: bool = False) -> None:
         """Send records to all siblings; ``shared`` comes when all have them."""
         if self.settings.sharing is Sharing.NOTHING:
             self._tell([record.id for record in records])
@@ -268,7 +270,7 @@ class RoleTables:
         found = tuple(records)
         self._number += 1
         self._sharing[self._number] = _Sharing(set(self.siblings), found)
-        share = Share(self._number, found, dict(self.table.floor))
+        share = Share(self._number, found, dict(self.table.floor), whole)
         self.outgoing += [(host, share) for host in sorted(self.siblings)]
         self._complete(self._number)
 
@@ -304,11 +306,13 @@ class RoleTables:
 
     def share_all(self) -> None:
         """Let the siblings know everything again."""
-        self._share(self.all_records())
+        self._share(self.all_records(), whole=True)
 
     def joined(self, host: int) -> None:
         """A new sibling: it gets everything, and whoever waits waits for it too."""
         self.siblings.add(host)
+        if self.settings.sharing is Sharing.NOTHING:
+            return
         for number, sharing in self._sharing.items():
             sharing.waiting.add(host)
             self.outgoing.append((host, Share(number, sharing.records, {})))

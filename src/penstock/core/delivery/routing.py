@@ -15,9 +15,13 @@ from typing import NamedTuple
 from penstock.core.delivery.ids import Lane, ParcelId, Role, mix64
 from penstock.errors import GraphError, SettingsError
 
-__all__ = ["Routing", "RoutingKind", "Seat", "Stages", "routing_named"]
+__all__ = ["NOBODY", "Routing", "RoutingKind", "Seat", "Stages", "routing_named"]
 
 _HASH = re.compile(r"hash\(\s*([^()]+?)\s*\)")
+
+
+NOBODY = -1
+"""In a seat: no host plays the role, or none that may be told yet."""
 
 
 class Seat(NamedTuple):

@@ -91,9 +91,14 @@ class RecordTable:
         """Add records; levels never go back, and rows of settled ones are dropped."""
         for record in records:
             known = self.level(record.id)
-            if known == UNKNOWN or record.level > known:
-                parcel = None if record.level == SETTLED else record.parcel
-                self.records[record.id] = record._replace(parcel=parcel)
+            if known != UNKNOWN and record.level <= known:
+                continue
+            if record.level < SETTLED:
+                self.records[record.id] = record
+            elif record.id.number <= self.floor.get(record.id.lane, 0):
+                self.records.pop(record.id, None)
+            else:
+                self.records[record.id] = record._replace(parcel=None)
 
     def raise_floor(self, floor: Mapping[Lane, int]) -> None:
         """Forget settled records at or before a floor: the numbers stand for them."""

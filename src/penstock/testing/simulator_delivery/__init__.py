@@ -1,0 +1,1 @@
+"""A deterministic simulator of replicas: delivery, ring, take-over; faults from a seed."""
