@@ -6,9 +6,11 @@ order of their own: they are one *unit*, which fails and restarts as a whole.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.operators.watermark import WithWatermark
-from penstock.physical import Chain, PhysicalPlan
+from penstock.physical import Chain, PhysicalPlan, PlannedStage
 
 __all__ = ["causal_graph", "loop_units"]
 
@@ -27,7 +29,20 @@ def causal_graph(plan: PhysicalPlan) -> CausalGraph:
                 for sender in sorted(senders)
                 if sender not in units or units[sender] != units.get(node)
             )
-    return CausalGraph(kinds, parents, units)
+    return CausalGraph(
+        kinds,
+        parents,
+        units,
+        _nodes(plan, lambda stage: stage.operator.asks),
+        _nodes(plan, lambda stage: not stage.operator.repeatable),
+    )
+
+
+def _nodes(plan: PhysicalPlan, holds: Callable[[PlannedStage], bool]) -> frozenset[int]:
+    """The nodes of chains with such a stage."""
+    return frozenset(
+        node for chain in plan.chains if any(map(holds, chain.stages)) for node in chain.nodes
+    )
 
 
 def loop_units(plan: PhysicalPlan) -> dict[int, int]:
@@ -56,7 +71,7 @@ def _kind(plan: PhysicalPlan, chain: Chain) -> Kind:
         return Kind.STATEFUL
     if chain.sinks and not plan.links_out_of(chain.index):
         return Kind.SINK
-    if "ordered" in states:
+    if "ordered" in states or any(stage.operator.asks for stage in chain.stages):
         return Kind.ORDERED
     watermark = any(isinstance(stage.operator, WithWatermark) for stage in chain.stages)
     return Kind.STATELESS if states == {"none"} and not watermark else Kind.STATEFUL

@@ -319,12 +319,17 @@ def _fuse(stages: Sequence[Stage]) -> dict[Stage, Stage]:
             and _on_driver(parent) == _on_driver(stage)
             and stage.shards in (None, head.shards)
             and (not kept or keeps[head] in ("", kept))
-            and not (kept and isinstance(head.operator, SourceOperator))
+            and not (isinstance(head.operator, SourceOperator) and (kept or _varies(stage)))
         )
         if fits:
             heads[stage] = head
             keeps[head] = keeps[head] or kept
     return heads
+
+
+def _varies(stage: Stage) -> bool:
+    """Whether what a stage makes depends on more than its input."""
+    return stage.operator.asks or not stage.operator.repeatable
 
 
 def _keeps(stage: Stage) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from penstock.flow import Flow
 
 __all__ = ["GroupedStream", "MemoryStream", "Stream", "WindowedStream"]
-
-BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class Stream:
@@ -94,9 +92,21 @@ class Stream:
 
     where = filter
 
-    def mapInArrow(self, func: BatchFunction, schema: pa.Schema | str) -> Stream:
-        """``func`` maps an iterator of record batches to one, as PySpark's ``mapInArrow``."""
-        return self._then(map_in_arrow.MapInArrow(func, schema))
+    def mapInArrow(
+        self,
+        func: map_in_arrow.BatchFunction,
+        schema: pa.Schema | str,
+        *,
+        repeatable: bool = True,
+    ) -> Stream:
+        """``func`` maps an iterator of record batches to one, as PySpark's ``mapInArrow``.
+
+        A function of two arguments also gets a context: ``ctx.now()``, ``ctx.random()`` and
+        ``ctx.call(function, ...)`` give the time, random numbers and answers from outside in a way
+        that a replay repeats.  A function that cannot be repeated otherwise is marked
+        ``repeatable=False``; when its node is lost, the stages behind it go back with it.
+        """
+        return self._then(map_in_arrow.MapInArrow(func, schema, repeatable))
 
     def lookup(
         self,

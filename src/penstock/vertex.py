@@ -27,7 +27,7 @@ A checkpoint has what ``snapshot`` gives and the notifications that were asked f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -71,6 +71,15 @@ class VertexContext(Protocol):
     def count(self, name: str, value: int) -> None:
         """Add to a counter that the flow's progress shows, such as ``rows_late``."""
 
+    def now(self) -> int:
+        """The wall clock (µs); a replay is given the same."""
+
+    def random(self) -> float:
+        """A random number from 0 up to 1; a replay is given the same."""
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function answers; a replay is given the same answer, without the call."""
+
 
 class Vertex:
     """A user's own stage; subclass it and override ``onRecv`` and, if wanted, ``onNotify``.
@@ -84,6 +93,11 @@ class Vertex:
     """Whether it keeps nothing between batches."""
     orderSensitive: ClassVar[bool] = True
     """Whether the order of batches within an epoch can matter to it."""
+    repeatable: ClassVar[bool] = True
+    """Whether, given the same again, it makes the same again; if not, the stages behind it go back
+    with it when its node is lost."""
+    usesOutside: ClassVar[bool | None] = None
+    """Whether it calls ``now``, ``random`` or ``call``; None: as its methods look."""
 
     _context: VertexContext
 
@@ -142,6 +156,22 @@ class Vertex:
     def count(self, name: str, value: int) -> None:
         """Add to a counter that the flow's progress shows."""
         self._context.count(name, value)
+
+    def now(self) -> int:
+        """The wall clock in microseconds; a replay is given the same, so it repeats itself."""
+        return self._context.now()
+
+    def random(self) -> float:
+        """A random number from 0 up to 1; a replay is given the same."""
+        return self._context.random()
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function of the outside world answers; a replay is given the same answer.
+
+        The answer is noted, so it must be plain: numbers, strings, bytes, None, lists or dicts of
+        these (lists come back as tuples).
+        """
+        return self._context.call(function, *arguments)
 
     @property
     def place(self) -> Place:

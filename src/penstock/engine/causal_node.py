@@ -24,6 +24,7 @@ from penstock.core.machine.causal import CausalMachine
 from penstock.core.machine.causal_effects import (
     CausalEffect,
     ReadAgain,
+    Recall,
     Recovered,
     Restated,
     ResumeReading,
@@ -172,7 +173,17 @@ class CausalRunner(NodeRunner):
         self.host.send(message)
 
     def _end_step(self, _effect: EndStep) -> None:
+        self._note()
         self.perform(self.causal.end_step())
+
+    def _note(self) -> None:
+        """What the step got from elsewhere belongs to it."""
+        values = self.chain.outside.take()
+        if values:
+            self.causal.noted(values)
+
+    def _recall(self, effect: Recall) -> None:
+        self.chain.outside.recall(effect.values)
 
     def _complete(self, effect: Complete) -> None:
         machine = self.causal
@@ -181,6 +192,7 @@ class CausalRunner(NodeRunner):
         self._release(effect.epoch)
         if self.store is not None and self._checkpoint_due(effect.epoch):
             machine.checkpoint_due = True
+        self._note()
         self.perform(machine.completed(effect.epoch, watermarks, cut_us))
         self._completed(effect.epoch, cut_us)
 
@@ -342,6 +354,7 @@ _PERFORM: dict[type[Any], Callable[[CausalRunner, Any], None]] = {
     GateClosed: CausalRunner._gate_closed,
     Finish: CausalRunner._finished,
     Restated: CausalRunner._restated,
+    Recall: CausalRunner._recall,
     StoreCut: CausalRunner._store_cut,
     StoreDeterminants: CausalRunner._add_determinants,
     TakeCheckpoint: CausalRunner._take_checkpoint,

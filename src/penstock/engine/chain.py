@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.core.time import Time
 from penstock.engine.chain_stage import StageRunner, order_of
 from penstock.engine.chain_state import ChainState, Pending, keeps
+from penstock.engine.outside import Outside
 from penstock.engine.split import Part, splitter_of
 from penstock.errors import PenstockError
 from penstock.operators.combine import CombineVertex
@@ -61,6 +62,8 @@ class ChainRunner:
                 parent, port = stage.parent
                 self._stages[parent].inner[port] = runner
                 runner.follow(self._stages[parent])
+        self._asks = any(stage.operator.asks for stage in chain.stages)
+        self.outside = Outside(self._asks, notes=False)
         ways = {keeps(stage.operator, stage.vertex) for stage in self._stages}
         self._needs_pending = "epochs" in ways
         for link in plan.links_out_of(chain.index):
@@ -75,6 +78,7 @@ class ChainRunner:
 
     def open(self) -> None:
         """Open the vertices."""
+        self.outside = Outside(self._asks, notes=self.repeatable)
         for stage in self._stages:
             if self.repeatable and isinstance(stage.vertex, CombineVertex):
                 stage.vertex.gathers = False

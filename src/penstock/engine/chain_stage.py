@@ -127,6 +127,15 @@ class StageRunner:
         key = f"{self.place.stage}.{name}"
         counters[key] = counters.get(key, 0) + value
 
+    def now(self) -> int:
+        return self._chain.outside.now_us()
+
+    def random(self) -> float:
+        return self._chain.outside.random()
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return self._chain.outside.call(function, *arguments)
+
     # -- for the chain ---------------------------------------------------------------------------
 
     def notify_up_to(self, epoch: int) -> None:

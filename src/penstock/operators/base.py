@@ -101,6 +101,16 @@ class Operator(ABC):
         """What its vertices keep between batches, and lose with their process."""
         return "unordered" if self.stateful else "none"
 
+    @property
+    def asks(self) -> bool:
+        """Whether its vertices ask for the time, random numbers or answers from outside."""
+        return False
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether its vertices, given the same again, make the same again."""
+        return True
+
     def cut_grid_us(self) -> int | None:
         """Event-time grid (µs) at which results become due: sources cut epochs there at once."""
         return None

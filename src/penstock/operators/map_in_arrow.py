@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
@@ -9,10 +10,12 @@ import pyarrow as pa
 from penstock.errors import FunctionError, SchemaError
 from penstock.expressions import describe_expression, parse_schema
 from penstock.operators.base import Kernel, StatelessOperator
+from penstock.vertex import Time, Vertex, VertexContext
 
-__all__ = ["MapInArrow"]
+__all__ = ["BatchFunction", "MapInArrow"]
 
-BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+BatchFunction = Callable[..., Iterator[pa.RecordBatch]]
+"""Of an iterator of record batches and, if it takes two arguments, a :class:`VertexContext`."""
 
 
 class MapInArrow(StatelessOperator):
@@ -23,7 +26,9 @@ class MapInArrow(StatelessOperator):
 
     kind = "map_in_arrow"
 
-    def __init__(self, func: BatchFunction, schema: pa.Schema | str) -> None:
+    def __init__(
+        self, func: BatchFunction, schema: pa.Schema | str, repeatable: bool = True
+    ) -> None:
         if not callable(func):
             raise SchemaError(
                 "mapInArrow: expected a function from an iterator of record batches to another, "
@@ -31,12 +36,29 @@ class MapInArrow(StatelessOperator):
             )
         self.func = func
         self.schema = parse_schema(schema, what="mapInArrow")
+        self._repeatable = repeatable
+        self._takes_context = _parameters(func) > 1
 
     def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
         return (self.schema,)
 
+    @property
+    def asks(self) -> bool:
+        return self._takes_context
+
+    @property
+    def repeatable(self) -> bool:
+        return self._repeatable
+
+    def vertex(self) -> Vertex:
+        return _ContextVertex(self) if self._takes_context else super().vertex()
+
     def kernel(self) -> Kernel:
-        func, schema, name = self.func, self.schema, self.describe()
+        return self.bound(self.func)
+
+    def bound(self, func: BatchFunction) -> Kernel:
+        """A function of a batch to a batch that calls ``func`` and checks what it gives."""
+        schema, name = self.schema, self.describe()
         empty = pa.RecordBatch.from_pylist([], schema=schema)
 
         def mapped(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -56,6 +78,31 @@ class MapInArrow(StatelessOperator):
 
     def describe(self) -> str:
         return describe_expression(self.func)
+
+
+class _ContextVertex(Vertex):
+    """Gives the function its context."""
+
+    def __init__(self, operator: MapInArrow) -> None:
+        self._operator = operator
+
+    def open(self, context: VertexContext) -> None:
+        super().open(context)
+        func = self._operator.func
+        self._kernel = self._operator.bound(lambda batches: func(batches, context))
+
+    def onRecv(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
+        self.sendBy(0, self._kernel(batch), time)
+
+
+def _parameters(func: BatchFunction) -> int:
+    """How many arguments a function wants."""
+    try:
+        parameters = inspect.signature(func).parameters.values()
+    except (TypeError, ValueError):
+        return 1
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in places and p.default is p.empty for p in parameters)
 
 
 def _conformed(part: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:

@@ -51,12 +51,38 @@ class UserVertex(Operator):
     @property
     def state(self) -> State:
         """As the class (or a partial of it, or a function with such attributes) says."""
-        made: Any = self.factory
-        while isinstance(made, partial):
-            made = made.func
+        made = self._made
         if getattr(made, "stateless", False):
             return "none"
         return "ordered" if getattr(made, "orderSensitive", True) else "unordered"
+
+    @property
+    def asks(self) -> bool:
+        """As the class says, or as its methods look."""
+        made = self._made
+        said = getattr(made, "usesOutside", None)
+        if said is not None:
+            return bool(said)
+        classes = getattr(made, "__mro__", ())
+        own = [vars(kind) for kind in classes[: classes.index(Vertex)]] if Vertex in classes else []
+        return any(
+            name in getattr(getattr(method, "__code__", None), "co_names", ())
+            for attributes in own
+            for method in attributes.values()
+            for name in ("now", "random", "call")
+        )
+
+    @property
+    def repeatable(self) -> bool:
+        return bool(getattr(self._made, "repeatable", True))
+
+    @property
+    def _made(self) -> Any:
+        """What makes vertices: their class, as a rule."""
+        made: Any = self.factory
+        while isinstance(made, partial):
+            made = made.func
+        return made
 
     def vertex(self) -> Vertex:
         made = self.factory()

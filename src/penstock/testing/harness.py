@@ -23,7 +23,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from functools import partial
+from random import Random
 from types import EllipsisType
+from typing import Any
 
 import pyarrow as pa
 
@@ -51,6 +53,10 @@ class Harness:
         """Everything sent: port, time, batch, in the order of sending."""
         self.counters: dict[str, int] = {}
         """What the vertex counted."""
+        self.clock_us = 0
+        """What ``now()`` gives."""
+        self.numbers = Random(0)
+        """Where ``random()`` comes from."""
         self._asked: dict[Notification, None] = {}
         self._watermarks: list[tuple[int, int]] = []
         self._complete = -1
@@ -134,6 +140,18 @@ class Harness:
     def count(self, name: str, value: int) -> None:
         """Add to a counter."""
         self.counters[name] = self.counters.get(name, 0) + value
+
+    def now(self) -> int:
+        """The wall clock, as the test sets it."""
+        return self.clock_us
+
+    def random(self) -> float:
+        """The same numbers in every run."""
+        return self.numbers.random()
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """The function's answer."""
+        return function(*arguments)
 
     def _check(self, time: Time, what: str) -> None:
         if self._now is not None and not self._now.less_equal(time):

@@ -74,7 +74,7 @@ def encode_frame(frame: Frame) -> tuple[bytes, pa.RecordBatch | None]:
         if isinstance(message, bytes):
             headers.append((_CONTROL, message))
             continue
-        header = (*message[:9], message.size)
+        header: tuple[Any, ...] = (*message[:9], message.size)
         if message.target_incarnation:
             header += (message.target_incarnation, message.stamp, message.diff, message.more)
         headers.append(header)
@@ -110,20 +110,8 @@ def decode_frame(metadata: Any, rows: pa.RecordBatch | None) -> Frame:
 
 def _message(header: tuple[Any, ...], payload: object) -> Message:
     """A message from its header; one with a stamp has a diff as well."""
-    kind, link, sender, target, incarnation, sequence, time, watermark_us, cut_us, size = header[:10]
-    at = Time.from_wire(time)
     message = Message(
-        kind,
-        link,
-        sender,
-        target,
-        incarnation,
-        sequence,
-        at,
-        watermark_us,
-        cut_us,
-        payload,
-        size,
+        *header[:6], Time.from_wire(header[6]), header[7], header[8], payload, header[9]
     )
     if len(header) == 10:
         return message
