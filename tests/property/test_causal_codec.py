@@ -17,13 +17,13 @@ from penstock.errors import InvariantError
 nodes = st.integers(0, 9)
 epochs = st.integers(-1, 2**40)
 stamps = st.lists(st.integers(-3, 2**40), max_size=3).map(tuple) | st.just(END)
-links = st.builds(Link, st.integers(-12, 9), stamps, epochs)
+links = st.builds(Link, st.integers(-12, 9), stamps, epochs, st.binary(max_size=3))
 diffs = st.lists(links, max_size=4).map(tuple)
 positions = st.builds(Position, stamps, epochs)
 floors = st.builds(Floor, stamps, epochs, epochs)
 facts = st.builds(Fact, nodes, stamps, nodes, stamps)
 cuts = st.builds(Cut, epochs, st.integers(0, 2**60), st.none() | st.integers(-(2**60), 2**60))
-targets = st.builds(Target, stamps, links, st.booleans())
+targets = st.builds(Target, stamps, links, st.booleans(), st.binary(max_size=3))
 clocks = st.dictionaries(nodes, positions, max_size=3)
 reports = st.builds(
     Report,
