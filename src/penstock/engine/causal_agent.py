@@ -27,6 +27,7 @@ from penstock.core.machine.causal_loop import CausalLoop
 from penstock.core.machine.causal_source import CausalSource
 from penstock.core.progress.deltas import decode_changes
 from penstock.core.progress.exchange import Broadcast, LocalProgress
+from penstock.core.progress.marks import EPOCH_END
 from penstock.engine.build import inputs_of, opened, outlets_of, wired
 from penstock.engine.causal_loop import LoopRunner
 from penstock.engine.causal_node import CausalRunner
@@ -211,8 +212,9 @@ class CausalAgent:
         return partial(
             LoopRunner,
             **common,
-            checkpoint_epochs=max(1, round(checkpoint_s * 1e6 / self.run["interval_us"])),
-            ordered=any(stage.operator.state == "ordered" for stage in chain.stages),
+            block_epochs=max(1, round(checkpoint_s * 1e6 / self.run["interval_us"]))
+            if store is not None
+            else EPOCH_END,
         )
 
     def _store(self, node: int, incarnation: int) -> NodeStore:

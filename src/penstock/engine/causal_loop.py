@@ -1,18 +1,22 @@
 """A node in a loop under causal recovery.
 
-What its vertices send out of the loop waits until the epoch is complete in it.  Checkpoints of all
-nodes of a loop are taken at the same epochs, chosen by number, because they start from one epoch
-together; they hold nothing of later epochs.
+What its vertices send out of the loop waits until the epoch is complete in it.
+
+All nodes of a loop start from one epoch together, so they take their checkpoints at the same one,
+and a checkpoint must hold nothing of later epochs.  Epochs are therefore taken in blocks: rows of
+the next block that come into the loop wait until the present block is complete, and between the two
+there is a checkpoint.  What waits is counted, so nobody takes its epoch for complete.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.core.machine.causal_loop import CausalLoop
-from penstock.core.machine.messages import Message
+from penstock.core.machine.messages import Deliver, Message
 from penstock.core.progress.marks import EPOCH_END
 from penstock.core.time import Time
 from penstock.engine.causal_node import CausalRunner
@@ -26,15 +30,19 @@ __all__ = ["LoopRunner"]
 class LoopRunner(CausalRunner):
     """One node of a loop that can be restarted, together with the others."""
 
-    checkpoint_epochs: int = field(kw_only=True)
+    block_epochs: int = field(kw_only=True)
     """Epochs from one checkpoint to the next."""
-    ordered: bool = field(kw_only=True)
-    """Whether its state is what it is, not a function of the epochs that are complete."""
     _held: dict[int, list[tuple[int, list[tuple[int, Any, int]], Time]]] = field(
         default_factory=dict
     )
-    _saved_epoch: int = -1
-    _newest: int = -1
+    _waiting: deque[Deliver] = field(default_factory=deque)
+    _block_end: int = -1
+
+    def __post_init__(self) -> None:
+        self._next_block(self.machine.completed_epoch + 1)
+
+    def _next_block(self, epoch: int) -> None:
+        self._block_end = (epoch // self.block_epochs + 1) * self.block_epochs - 1
 
     @property
     def looping(self) -> CausalLoop:
@@ -56,7 +64,6 @@ class LoopRunner(CausalRunner):
     def handle(self, messages: Iterable[Message]) -> None:
         machine = self.looping
         taken = list(messages)
-        self._newest = max(self._newest, *(message.time.epoch for message in taken))
         if taken[0].link not in machine.inside:
             super().handle(taken)
             return
@@ -74,11 +81,31 @@ class LoopRunner(CausalRunner):
             for link, parts, at in self._held.pop(done):
                 self.machine.produced(link, parts, at)
 
-    def _checkpoint_due(self, epoch: int) -> bool:
-        due = epoch // self.checkpoint_epochs > self._saved_epoch // self.checkpoint_epochs
-        if not due or self._writing or epoch >= EPOCH_END:
+    def _checkpoint_due(self, _epoch: int) -> bool:
+        return False
+
+    def _deliver(self, effect: Deliver) -> None:
+        outside = effect.link not in self.looping.inside
+        counts = self.machine.counts
+        if outside and effect.time.epoch > self._block_end and counts is not None:
+            self._waiting.append(effect)
+            counts.asked(effect.time)
+        else:
+            super()._deliver(effect)
+
+    def passed(self, is_passed: Callable[[int], bool]) -> bool:
+        if not is_passed(self._block_end):
             return False
-        if self.ordered and self._newest > epoch:
-            return False
-        self._saved_epoch = epoch
+        machine = self.looping
+        if self.store is not None and machine.newest < EPOCH_END and not self._writing:
+            self.perform(machine.take_checkpoint())
+        first = min((effect.time.epoch for effect in self._waiting), default=self._block_end + 1)
+        self._next_block(min(first, EPOCH_END))
+        waiting, self._waiting = self._waiting, deque()
+        for effect in waiting:
+            if effect.time.epoch <= self._block_end and machine.counts is not None:
+                super()._deliver(effect)
+                machine.counts.notified(effect.time)
+            else:
+                self._waiting.append(effect)
         return True

@@ -258,7 +258,7 @@ class Host:
         view = self._progress.view
         for runner in self._tracked:
             counts = runner.machine.counts
-            if counts is None or not (runner.region or runner.chain.asked):
+            if counts is None:
                 continue
             place = counts.tracking.place
             if not self._may_send(runner):
@@ -274,6 +274,9 @@ class Host:
                 runner.perform(runner.machine.region_completed(epoch, watermark_us, cut_us))
                 self._count(runner)
                 worked = True
+            if runner.passed(partial(self._passed, counts.tracking)):
+                self._count(runner)
+                self._look = worked = True
             runner.busy_ns += time.perf_counter_ns() - started
         return worked
 

@@ -7,7 +7,7 @@ what they made, and hands messages to the host.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -90,6 +90,10 @@ class NodeRunner:
     def figures(self) -> dict[str, Any]:
         """What a heartbeat says of it beyond what every node has."""
         return {}
+
+    def passed(self, is_passed: Callable[[int], bool]) -> bool:
+        """Look at which epochs are over in its loop; say whether anything was done about it."""
+        return False
 
     def takes(self, message: Message) -> bool:
         """Whether a message that has arrived is to be handled, once its turn comes."""

@@ -304,6 +304,11 @@ class CausalMachine(CausalPeers):
         """All senders have marked these epochs."""
         self._completable.extend(completions)
 
+    def take_checkpoint(self) -> list[CausalEffect]:
+        """Take a checkpoint now if that is possible, else between this step and the next."""
+        self.checkpoint_due = True
+        return self._pump()
+
     # -- output ----------------------------------------------------------------------------------
 
     def end_step(self) -> list[CausalEffect]:
