@@ -15,6 +15,7 @@ from penstock import Flow
 from penstock import functions as F
 from penstock.errors import HostLostError, SettingsError, TransientError
 from penstock.flow import Stream
+from penstock.library.graphs import connected_components
 from penstock.testing.local import LocalQuery, start_local
 from penstock.vertex import Time, Vertex, VertexContext
 
@@ -326,3 +327,25 @@ def test_time_and_chance_are_the_same_in_a_replay() -> None:
     )
     assert sorted(first) == list(range(0, ROWS, 2))
     assert first == second
+
+
+def test_a_growing_graph_survives_in_its_loop() -> None:
+    flow = Flow()
+    edges = source(flow, 20_000).select("n AS one", "n + 7 AS other")
+    out = connected_components(edges, name="components").memory()
+    query = start_local(flow, hosts=3, checkpointInterval="200 ms")
+    try:
+        for number, victim in enumerate(("components[0]", "components[1]"), 1):
+            time.sleep(0.5)
+            if number > 1 and not query.isActive:
+                break
+            query.kill(victim)
+            await_recovery(query, number)
+        assert query.awaitTermination(WAIT_S)
+    finally:
+        query.stop()
+    latest: dict[int, int] = {}
+    for epoch in sorted(out.epochs()):
+        for row in out.epochs()[epoch].to_pylist():
+            latest[row["vertex"]] = row["component"]
+    assert latest == {n: n % 7 for n in range(20_007)}
