@@ -203,7 +203,7 @@ class RolePlayer(RoleTables):
         again: dict[Role, list[ParcelId]] = {}
         for id_, entry in self.entries.items():
             moved = entry.host == host and self.seats[entry.target].host not in dead
-            if entry.via == host or moved:
+            if host in entry.via or moved:
                 again.setdefault(entry.target, []).append(id_)
         for target, ids in again.items():
             self._deliver(target, ids)
@@ -223,7 +223,9 @@ class RolePlayer(RoleTables):
         self.works = {
             id_: replace(work, shared=False, settled=False) for id_, work in state.works.items()
         }
-        self.entries = {id_: entry._replace(via=via) for id_, entry in state.entries.items()}
+        self.entries = {
+            id_: entry._replace(via=(*entry.via, via)) for id_, entry in state.entries.items()
+        }
         self.asks, self.heard = dict(state.asks), {r: dict(f) for r, f in state.heard.items()}
         self.next, self.stored = state.next, state.stored
         for origin in self.asks:

@@ -198,7 +198,8 @@ class ReplicaMachine:
             if host in self.dead:
                 return []
             for about, incarnation, records, floor in body.copies:
-                self._learn(about, incarnation, records, floor)
+                if incarnation > self._learnt.get(about, 0):  # else its player has told itself
+                    self._add(about, records, floor)
             self._strangers.discard(body.host)
             return self._maybe_ready()
         if role is None:
@@ -220,16 +221,20 @@ class ReplicaMachine:
         incarnation: int,
         records: Iterable[Record],
         floor: Mapping[Lane, int],
-        whole: bool = False,
+        whole: bool,
     ) -> None:
         """Know what somebody shares of a role, unless a later player has shared since."""
         if incarnation < self._learnt.get(role, 0) or role in self.players:
             return
         self._learnt[role] = incarnation
-        if whole or role not in self.copies:
-            self.copies[role] = RecordTable()
-        self.copies[role].put(records)
-        self.copies[role].raise_floor(floor)
+        if whole:
+            self.copies.pop(role, None)
+        self._add(role, records, floor)
+
+    def _add(self, role: Role, records: Iterable[Record], floor: Mapping[Lane, int]) -> None:
+        table = self.copies.setdefault(role, RecordTable())
+        table.put(records)
+        table.raise_floor(floor)
 
     def members_changed(self, members: Iterable[int]) -> list[Effect]:
         """The hosts of this stage are these now."""
@@ -289,7 +294,7 @@ class ReplicaMachine:
         taking = self._taking.get(role)
         if taking is None or taking.incarnation != incarnation:
             return []
-        self._learn(role, self._learnt.get(role, 0), body.records, body.floor)
+        self._add(role, body.records, body.floor)
         taking.waiting.discard(body.host)
         return self._maybe_begin(role)
 
@@ -348,6 +353,8 @@ class ReplicaMachine:
             return []
         player = self._play(role, incarnation)
         player.take_over(body.state, via)
+        for target in self.stages.downstream(role.stage):  # what the last player was not told
+            player.seated(target, self.fences.get(target, 0), self.dead)
         return [Taken(role, incarnation), *self._perform(player)]
 
     def rewired(self, role: Role, seat: Seat, fence: int) -> list[Effect]:

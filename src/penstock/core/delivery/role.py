@@ -313,15 +313,17 @@ class RoleTables:
         self.siblings.add(host)
         if self.settings.sharing is Sharing.NOTHING:
             return
-        for number, sharing in self._sharing.items():
-            sharing.waiting.add(host)
-            self.outgoing.append((host, Share(number, sharing.records, {})))
         for work in self.works.values():
             work.shared = False
-        self._number += 1
         records = self.all_records()
+        pending = list(self._sharing.items())
+        self._number += 1
         self._sharing[self._number] = _Sharing({host}, records)
-        self.outgoing.append((host, Share(self._number, records, dict(self.table.floor))))
+        whole = Share(self._number, records, dict(self.table.floor), whole=True)
+        self.outgoing.append((host, whole))
+        for number, sharing in pending:
+            sharing.waiting.add(host)
+            self.outgoing.append((host, Share(number, sharing.records, {})))
 
     def left(self, host: int) -> None:
         """A sibling is gone: nobody waits for it."""

@@ -37,8 +37,8 @@ class Entry(NamedTuple):
     """Where it was sent last."""
     incarnation: int = 0
     """To which incarnation of the target."""
-    via: int | None = None
-    """The host that handed this over: word of it may still be on the way there."""
+    via: tuple[int, ...] = ()
+    """The hosts that handed this over: word of it may still be on the way through them."""
 
 
 @dataclass

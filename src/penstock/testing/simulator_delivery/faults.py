@@ -9,7 +9,18 @@ if TYPE_CHECKING:
 
 __all__ = ["FAULTS", "plan_faults", "strike"]
 
-FAULTS = ("crash", "halfway", "freeze", "blink", "cut", "group", "path", "again", "controller")
+FAULTS = (
+    "crash",
+    "halfway",
+    "freeze",
+    "blink",
+    "suspect",
+    "cut",
+    "group",
+    "path",
+    "again",
+    "controller",
+)
 
 
 def plan_faults(world: World, allowed: tuple[str, ...] | None) -> None:
@@ -36,6 +47,8 @@ def strike(world: World, what: str) -> None:
     for victim in victims:
         if what in ("freeze", "blink"):
             victim.frozen = random.randint(1, 60) if what == "blink" else random.randint(90, 400)
+        elif what == "suspect":
+            world.control(world.controller.host_lost(victim.number))
         elif what == "halfway":
             world.cut_short = victim.number
         else:
