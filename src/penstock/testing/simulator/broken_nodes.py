@@ -180,3 +180,31 @@ class KeepsLaterEpochs(CausalMachine):
     def checkpoint(self) -> Checkpoint:
         self.clean = False
         return super().checkpoint()
+
+
+class LoopForgetsItsStamp(CausalLoop):
+    def checkpoint(self) -> Checkpoint:
+        found = super().checkpoint()
+        return found._replace(report=replace(found.report, stamp=ZERO))
+
+
+class WatermarkAhead(CausalMachine):
+    """Takes the newest watermark that it knows for the one at its checkpoint's epoch."""
+
+    def checkpoint(self) -> Checkpoint:
+        self.watermark_us = self._aligner.watermark_us
+        return super().checkpoint()
+
+
+class KeepsWatermarks(CausalMachine):
+    """Lets no watermark go back, without a state in which to remember the greatest."""
+
+    def _start(self, start: Start, checkpoint: Checkpoint | None) -> None:
+        self._aligner._keeps = True
+        super()._start(start, checkpoint)
+
+
+class ForgetsBegunEpochs(CausalSource):
+    def begin(self) -> list[CausalEffect]:
+        self._begun = -1
+        return super().begin()

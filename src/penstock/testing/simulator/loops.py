@@ -26,14 +26,12 @@ Travelling = tuple[tuple[Row, int], ...]
 """Rows, and how often they still go round."""
 
 
-def go_round(
-    members: tuple[int, ...], node: int, rows: Travelling
-) -> tuple[Rows, dict[int, Travelling]]:
-    """Of rows at a node: those that settle there, and those that go to other nodes."""
+def go_round(members: tuple[int, ...], rows: Travelling) -> tuple[Rows, dict[int, Travelling]]:
+    """Of rows at a node: those that settle there, and those that go on, to itself perhaps."""
     settled: list[Row] = []
     going: dict[int, list[tuple[Row, int]]] = {}
     for row, hops in rows:
-        following, left = hop(members, node, row[0], hops)
+        following, left = hop(members, row[0], hops)
         if following is None:
             settled.append(row)
         else:

@@ -30,12 +30,14 @@ class Mutant:
     loop: type[CausalLoop] = CausalLoop
     stale_writes: bool = False
     publishes_at_once: bool = False
+    seed: int = 0
+    """Where to start looking, so that the rarer ones are found soon."""
 
 
 REAL = Mutant("real")
 
 MUTANTS: tuple[Mutant, ...] = (
-    Mutant("no-fence", "receivers refuse other incarnations (14)", nodes.NoFence),
+    Mutant("no-fence", "receivers refuse other incarnations (14)", nodes.NoFence, seed=256),
     Mutant("no-store-fence", "the store refuses other incarnations (14)", stale_writes=True),
     Mutant("no-dedup", "positions on edges (16)", nodes.NoDedup, nodes.NoDedupSource),
     Mutant(
@@ -50,24 +52,51 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("unheld-output", "determinants before output (9)", nodes.UnheldOutput),
     Mutant("no-determinants", "determinants (9)", nodes.NoDeterminants),
     Mutant("checkpoint-without-payloads", "logs in checkpoints (8)", nodes.NoLogsInCheckpoints),
-    Mutant("checkpoint-without-diffs", "logs in checkpoints (8)", nodes.ForgetfulCheckpoints),
-    Mutant("keeps-half-a-step", "a fence drops what is unfinished (14)", nodes.KeepsFencedInput),
+    Mutant(
+        "checkpoint-without-diffs", "logs in checkpoints (8)", nodes.ForgetfulCheckpoints, seed=107
+    ),
+    Mutant(
+        "keeps-half-a-step",
+        "a fence drops what is unfinished (14)",
+        nodes.KeepsFencedInput,
+        seed=131,
+    ),
     Mutant("reuses-stamps", "dense times after all known ones (1)", nodes.ReusesStamps),
     Mutant("states-nothing", "senders restate their watermarks", nodes.StatesNothing),
     Mutant("states-too-soon", "watermarks are restated when they are certain", nodes.StatesTooSoon),
+    Mutant(
+        "watermark-ahead",
+        "a checkpoint has the watermark of its epoch",
+        nodes.WatermarkAhead,
+        seed=4119,
+    ),
+    Mutant(
+        "keeps-watermarks", "who keeps a watermark has it in checkpoints", nodes.KeepsWatermarks
+    ),
+    Mutant(
+        "forgets-begun-epochs",
+        "an epoch of which somebody has rows is the next to be cut",
+        source=nodes.ForgetsBegunEpochs,
+    ),
     Mutant("truncates-too-far", "one watermark (12)", recovery=recovery.TruncatesTooFar),
     Mutant("forgets-marks", "the newest mark behind a truncation is kept", nodes.ForgetsMarks),
     Mutant("no-closure", "closure (6)", recovery=recovery.NoClosure),
     Mutant("direct-children-only", "all witnesses (5)", recovery=recovery.OnlyDirectChildren),
     Mutant("forgets-unfinished", "failed until recovered (4)", recovery=recovery.ForgetsUnfinished),
-    Mutant("recovered-too-soon", "failed until opened (4)", recovery=recovery.RecoveredTooSoon),
+    Mutant(
+        "recovered-too-soon",
+        "failed until opened (4)",
+        recovery=recovery.RecoveredTooSoon,
+        seed=224,
+    ),
     Mutant(
         "marks-anywhere",
         "marks overtake rows, and completions keep their place (2); one alone seems to do",
         nodes.ForcesLaterRows,
         recovery=recovery.NoDeadlines,
+        seed=519,
     ),
-    Mutant("draws-again", "replays recall what was noted", nodes.DrawsAgain),
+    Mutant("draws-again", "replays recall what was noted", nodes.DrawsAgain, seed=312),
     Mutant("loop-nodes-alone", "a loop fails as one (20)", recovery=recovery.LoopNodesAlone),
     Mutant(
         "loop-epochs-apart",
@@ -80,14 +109,21 @@ MUTANTS: tuple[Mutant, ...] = (
         loop=nodes.LoopKeepsItsClock,
     ),
     Mutant(
+        "loop-forgets-stamp",
+        "a stamp in the log is never given away again (1)",
+        loop=nodes.LoopForgetsItsStamp,
+    ),
+    Mutant(
         "trusts-the-unrepeatable",
         "who holds what an unrepeatable node made goes back with it (10)",
         recovery=recovery.TrustsTheUnrepeatable,
+        seed=122,
     ),
     Mutant(
         "keeps-later-epochs",
         "who may go back has nothing of later epochs in checkpoints (10)",
         nodes.KeepsLaterEpochs,
+        seed=4414,
     ),
     Mutant(
         "publishes-at-once",

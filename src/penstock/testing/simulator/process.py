@@ -44,9 +44,10 @@ def outlets(world: World, node: int) -> list[Outlet]:
     """One link per node, to all its children, and one inside of its loop."""
     graph = world.shape.graph
     children = graph.children[node]
-    others = tuple(member for member in graph.members[node] if member != node)
     found = [Outlet(node, children)] if children else []
-    return [*found, Outlet(INSIDE + node, others, marked=False)] if others else found
+    if node in graph.units:
+        found.append(Outlet(INSIDE + node, graph.members[node], marked=False))
+    return found
 
 
 class Process:
@@ -96,15 +97,15 @@ class Process:
             checkpoint = kept.checkpoint
             self.vertex = kept.vertex.copy()
         if node in graph.units:
-            others = [member for member in graph.members[node] if member != node]
+            members = graph.members[node]
             inputs = {parent: [parent] for parent in graph.parents[node]}
             self.machine = mutant.loop(
                 node,
-                {**inputs, **{INSIDE + member: [member] for member in others}},
+                {**inputs, **{INSIDE + member: [member] for member in members}},
                 outlets(world, node),
                 incarnation,
                 incarnations,
-                frozenset(INSIDE + member for member in graph.members[node]),
+                frozenset(INSIDE + member for member in members),
                 start,
                 checkpoint,
                 world.shape.budget_bytes,
@@ -208,7 +209,7 @@ class Process:
             self._produce(self.vertex.receive(rows, epoch), effect.time)
             return
         travelling: Travelling = rows if effect.link >= INSIDE else entering(self.node, rows)
-        settled, going = go_round(members, self.node, travelling)
+        settled, going = go_round(members, travelling)
         self.vertex.receive(settled, epoch)
         parts = [(target, part, 0) for target, part in going.items()]
         sends = self.machine.produced(INSIDE + self.node, parts, effect.time)

@@ -122,7 +122,7 @@ def _shard(seeds: range) -> tuple[Counter[str], int, list[dict[str, Any]]]:
 
 def catch_mutants(seed: int, seeds_max: int = MUTANT_SEEDS_MAX) -> dict[str, int | None]:
     """For each mutant the seed that caught it, or None."""
-    return {mutant.name: caught_by(mutant, seed, seeds_max) for mutant in MUTANTS}
+    return {m.name: caught_by(m, max(seed, m.seed), seeds_max) for m in MUTANTS}
 
 
 def caught_by(mutant: Mutant, seed: int, seeds_max: int = MUTANT_SEEDS_MAX) -> int | None:

@@ -97,14 +97,11 @@ def hops_of(row: int) -> int:
     return (row >> 7) % 4
 
 
-def hop(members: tuple[int, ...], node: int, row: int, hops: int) -> tuple[int | None, int]:
+def hop(members: tuple[int, ...], row: int, hops: int) -> tuple[int | None, int]:
     """Where a row goes next in a loop, and how often after that; None: it settles."""
-    while hops:
-        following = members[mix(row, hops) % len(members)]
-        hops -= 1
-        if following != node:
-            return following, hops
-    return None, 0
+    if not hops:
+        return None, 0
+    return members[mix(row, hops) % len(members)], hops - 1
 
 
 def _settled(members: tuple[int, ...], inputs: Mapping[int, list[Row]]) -> dict[int, list[Row]]:
@@ -114,7 +111,7 @@ def _settled(members: tuple[int, ...], inputs: Mapping[int, list[Row]]) -> dict[
         for row in (enter(member, outside) for outside in inputs[member]):
             node, hops = member, hops_of(row[0])
             while hops:
-                following, hops = hop(members, node, row[0], hops)
+                following, hops = hop(members, row[0], hops)
                 node = node if following is None else following
             found[node].append(row)
     return found
