@@ -28,7 +28,7 @@ from penstock.core.progress.exchange import Broadcast, Flush, LocalProgress
 from penstock.core.time import Time
 from penstock.engine.clock import now_us
 from penstock.engine.node import NodeRunner
-from penstock.engine.transport import Transport
+from penstock.engine.transport import WINDOW_MESSAGES, Transport
 from penstock.errors import InvariantError, PenstockError
 
 __all__ = ["Host"]
@@ -217,12 +217,16 @@ class Host:
     def _work(self) -> bool:
         """One message for each node that has one and may send; say whether there was any."""
         worked = False
-        for runner in list(self.nodes.values()):
-            if runner.queue and self._may_send(runner):
-                started = time.perf_counter_ns()
-                self._next(runner)
-                runner.busy_ns += time.perf_counter_ns() - started
-                worked = True
+        self.transport.cork()
+        try:
+            for runner in list(self.nodes.values()):
+                if runner.queue and self._may_send(runner):
+                    started = time.perf_counter_ns()
+                    self._next(runner)
+                    runner.busy_ns += time.perf_counter_ns() - started
+                    worked = True
+        finally:
+            self.transport.uncork()
         return worked
 
     def _next(self, runner: NodeRunner) -> None:
@@ -312,7 +316,10 @@ class Host:
             host = self.placement[target]
             if host == self.number:
                 here = self.nodes.get(target)
-                if here is not None and here.queued_bytes >= self.transport.window_bytes:
+                if here is not None and (
+                    here.queued_bytes >= self.transport.window_bytes
+                    or len(here.queue) >= WINDOW_MESSAGES
+                ):
                     return False
             elif not self.transport.open(host, target):
                 return False

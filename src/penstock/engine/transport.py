@@ -43,7 +43,7 @@ from penstock.wire.frames import (
     unpack_control,
 )
 
-__all__ = ["Transport"]
+__all__ = ["WINDOW_MESSAGES", "Transport"]
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,8 @@ FRAME_BYTES = 1 << 20
 FRAME_MESSAGES = 256
 WINDOW_BYTES = 4 << 20
 """Credit per sending host and receiving node."""
+WINDOW_MESSAGES = 128
+"""So many messages use it up, however small they are: then batches grow at the sources."""
 IDLE_S = 0.05
 """How long acknowledgements may wait for something to travel with."""
 PROBE_S = 0.25
@@ -102,6 +104,8 @@ class Transport:
         self._outgoing: dict[int, _Outgoing] = {}
         self._incoming: dict[int, _Incoming] = {}
         self._forgotten: set[int] = set()
+        self._corker: int | None = None
+        self._dirty: dict[_Outgoing, None] = {}
         self._lock = threading.Lock()
         self._server = _Server(self, f"grpc://{_bracketed(bind)}:0")
         self.address = f"grpc://{_bracketed(bind)}:{self._server.port}"
@@ -160,7 +164,25 @@ class Transport:
             if peer in self._forgotten:
                 return
             raise InvariantError(f"there is no channel to host {peer}")
-        channel.push(message, message.target, message.size + 64)
+        channel.push(message, message.target, self._cost(message.size))
+
+    def cork(self) -> None:
+        """Let what this thread sends wait until :meth:`uncork`: messages then travel together."""
+        self._corker = threading.get_ident()
+
+    def uncork(self) -> None:
+        """Let what has waited go."""
+        self._corker = None
+        dirty, self._dirty = self._dirty, {}
+        for channel in dirty:
+            channel.flush()
+
+    def waits(self, channel: _Outgoing) -> bool:
+        """Whether the calling thread's messages wait."""
+        if self._corker != threading.get_ident():
+            return False
+        self._dirty[channel] = None
+        return True
 
     def control(self, peer: int, body: dict[str, Any]) -> None:
         """Send a message of the controller, or to it; credit does not count for these."""
@@ -183,7 +205,11 @@ class Transport:
 
     def consumed(self, peer: int, node: int, size: int) -> None:
         """A node of ours has consumed a message of a peer's."""
-        self.incoming(peer).consume(node, size + 64)
+        self.incoming(peer).consume(node, self._cost(size))
+
+    def _cost(self, size: int) -> int:
+        """What a message costs of its target's credit: small ones are work, too."""
+        return size + max(64, self.window_bytes // WINDOW_MESSAGES)
 
     # -- ending ----------------------------------------------------------------------------------
 
@@ -251,11 +277,14 @@ class _Outgoing:
         with self._lock:
             number = self.sender.push(message, node, size)
             self._unwritten.append((number, message))
-            little = (
-                self.sender.kept_bytes < self.transport.tuning.passing_bytes
-                and len(self._unwritten) == 1
-            )
-        if not (little and self._write_in_passing()):
+            alone = len(self._unwritten) == 1
+        if not self.transport.waits(self):
+            self.flush(alone)
+
+    def flush(self, alone: bool = True) -> None:
+        """Let what was pushed go: at once if that is little, by the channel's thread otherwise."""
+        little = self.sender.kept_bytes < self.transport.tuning.passing_bytes
+        if not (alone and little and self._write_in_passing()):
             self.wake()
 
     def _write_in_passing(self) -> bool:

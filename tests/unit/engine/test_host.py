@@ -41,6 +41,12 @@ class FakeTransport:
         self.credit: dict[int, bool] = {}
         self.freed: list[tuple[int, int, int]] = []
 
+    def cork(self) -> None:
+        """Nothing waits here."""
+
+    def uncork(self) -> None:
+        """Nothing has waited."""
+
     def open(self, peer: int, node: int) -> bool:
         return self.credit.get(node, True)
 
