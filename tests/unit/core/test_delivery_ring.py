@@ -1,0 +1,135 @@
+"""The ring: silence is reported, roles move and come back, frozen replicas are refused."""
+
+from penstock.core.delivery.ids import Role
+from penstock.core.delivery.ring import Load, Report, RingMember, SendPing, SendPong
+from penstock.core.delivery.ring_controller import (
+    FenceRoles,
+    PersistRing,
+    RingController,
+    RingControllerEffect,
+    RingRecord,
+    Start,
+    StopHost,
+    Takeover,
+    TellHandOver,
+    TellMembers,
+    TellNext,
+    TellRewired,
+    TellTake,
+)
+from penstock.core.delivery.routing import NOBODY, Seat
+
+
+def controller_of(hosts: int, roles: int, takeover: Takeover = Takeover.NEXT) -> RingController:
+    ring = {slot: slot + 1 for slot in range(hosts)}
+    homes = {Role(0, place): place % hosts for place in range(roles)}
+    seats = {role: Seat(ring[slot], 1) for role, slot in homes.items()}
+    record = RingRecord(seats, homes, {0: ring}, ready=frozenset(ring.values()))
+    return RingController(record, takeover)
+
+
+def takes(effects: list[RingControllerEffect]) -> dict[Role, tuple[int, int, bool]]:
+    found = [effect for effect in effects if isinstance(effect, TellTake)]
+    return {effect.role: (effect.to, effect.incarnation, effect.fresh) for effect in found}
+
+
+def test_loads_go_round_with_pings() -> None:
+    one, two = RingMember(1, 50, 150), RingMember(2, 50, 150)
+    one.rewired(2, 0)
+    two.rewired(1, 0)
+    [ping] = one.time_passed(0, load=7)
+    assert isinstance(ping, SendPing)
+    [pong] = two.pinged(1, ping.beat, ping.loads, load=3)
+    assert isinstance(pong, SendPong)
+    one.ponged(2, pong.loads, now_ms=1)
+    assert one.loads[2].amount == 3
+    assert two.loads[1].amount == 7
+
+
+def test_whoever_slept_suspects_itself_first() -> None:
+    one = RingMember(1, 50, 150)
+    one.rewired(2, 0)
+    one.time_passed(0, 0)
+    assert not any(isinstance(effect, Report) for effect in one.time_passed(10_000, 0))
+    later = [effect for now in (10_050, 10_100, 10_150) for effect in one.time_passed(now, 0)]
+    assert [effect.host for effect in later if isinstance(effect, Report)] == [2]
+
+
+def test_a_ring_of_one_pings_nobody() -> None:
+    controller = controller_of(2, 2)
+    effects = controller.host_lost(1)
+    assert TellNext(2, None) in effects
+    assert controller.alone == (2,)
+    lone = RingMember(2, 50, 150)
+    lone.rewired(None, 0)
+    assert lone.time_passed(500, 0) == []
+
+
+def test_a_death_is_durable_and_fenced_before_anybody_takes() -> None:
+    controller = controller_of(3, 3)
+    effects = controller.reported(2, 1, {})
+    kinds = [type(effect) for effect in effects]
+    assert kinds[:3] == [PersistRing, FenceRoles, StopHost]
+    assert takes(effects) == {Role(0, 0): (2, 2, False)}
+    assert controller.reported(2, 1, {}) == []
+    told = controller.taken(2, Role(0, 0), 2)
+    assert TellRewired(3, Role(0, 0), Seat(2, 2), 2) in told
+    assert controller.taken(1, Role(0, 0), 1) == []
+
+
+def test_the_least_loaded_takes_all_and_a_split_spreads() -> None:
+    loads = {2: Load(1, 50), 3: Load(1, 5), 4: Load(1, 20)}
+    least = controller_of(4, 8, Takeover.LEAST_LOADED)
+    assert {to for to, _, _ in takes(least.reported(4, 1, loads)).values()} == {3}
+    split = controller_of(4, 12, Takeover.SPLIT)
+    assert {to for to, _, _ in takes(split.reported(4, 1, loads)).values()} == {2, 3, 4}
+
+
+def test_several_deaths_in_a_row_end_with_a_fresh_take() -> None:
+    controller = controller_of(3, 3)
+    controller.host_lost(1)
+    assert takes(controller.host_lost(2))[Role(0, 0)] == (3, 3, False)
+    effects = controller.host_lost(3)
+    assert takes(effects) == {}
+    assert all(seat.host == NOBODY for seat in controller.record.seats.values())
+    joined = controller.joined(7, 0, 1)
+    assert isinstance(joined[2], Start)
+    assert {taken[2] for taken in takes(joined).values()} == {True}
+    assert all(seat.host == NOBODY for seat in controller.record.settled_seats().values())
+
+
+def test_a_restarted_host_gets_its_roles_back_when_it_is_ready() -> None:
+    controller = controller_of(2, 2)
+    controller.host_lost(1)
+    controller.taken(2, Role(0, 0), 2)
+    joined = controller.joined(5, 0, 0)
+    assert TellMembers(2, (5, 2)) in joined
+    assert not any(isinstance(effect, TellHandOver) for effect in joined)
+    assert TellHandOver(2, Role(0, 0), Seat(5, 3)) in controller.ready(5)
+    told = controller.taken(5, Role(0, 0), 3)
+    assert TellRewired(2, Role(0, 0), Seat(5, 3), 2) in told
+    assert controller.quiet
+
+
+def test_a_death_during_a_move_is_a_take_over() -> None:
+    controller = controller_of(2, 2)
+    controller.host_lost(1)
+    controller.taken(2, Role(0, 0), 2)
+    controller.joined(5, 0, 0)
+    controller.ready(5)
+    effects = controller.host_lost(2)
+    assert takes(effects) == {Role(0, 0): (5, 4, False), Role(0, 1): (5, 2, False)}
+
+
+def test_a_frozen_host_that_wakes_up_is_told_to_stop() -> None:
+    controller = controller_of(2, 2)
+    controller.host_lost(1)
+    assert controller.joined(1, 0, 0) == [StopHost(1)]
+    assert controller.reported(1, 2, {}) == []
+
+
+def test_a_new_controller_tells_everybody_again() -> None:
+    controller = controller_of(3, 3)
+    controller.host_lost(1)
+    again = RingController(controller.record)
+    assert takes(again.resumed()) == {Role(0, 0): (2, 2, False)}
