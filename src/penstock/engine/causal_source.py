@@ -118,7 +118,8 @@ class CausalSourceDriver(SourceDriver):
 
     def resume(self, effect: ResumeReading) -> None:
         """Read on."""
-        self._epoch = max(effect.epoch, self.clock.base)
+        # An epoch of which rows are out is the next to be cut, however late it is.
+        self._epoch = effect.epoch if effect.begun else max(effect.epoch, self.clock.base)
         self._recorded = self.reader.position()
         self.reading = True
 

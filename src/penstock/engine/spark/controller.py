@@ -11,20 +11,15 @@ import logging
 import queue
 import re
 import secrets
-import socket
 import sys
-import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-from penstock.causal_graph import causal_graph, loop_units
+from penstock.causal_graph import causal_graph
 from penstock.connectors.driver import DriverSink
 from penstock.connectors.memory import MemorySource
 from penstock.core.machine.controller import (
@@ -56,10 +51,16 @@ from penstock.engine.spark.host_task import (
 )
 from penstock.engine.spark.launch import HostJob, Job
 from penstock.engine.spark.recovery import Recovery
+from penstock.engine.spark.recovery_place import RecoveryPlace, recovery_place
+from penstock.engine.spark.roster import HostInfo, Roster, is_gone
+from penstock.engine.spark.shipping import (
+    driver_sinks,
+    memory_sources,
+    without_driver_operators,
+)
 from penstock.engine.store import FlowStore
 from penstock.engine.transport import Transport
 from penstock.errors import HostLostError, InvariantError, PenstockError, TransientError
-from penstock.operators.base import SourceOperator
 from penstock.physical import PhysicalPlan
 from penstock.tracking import tracking_plan
 
@@ -73,18 +74,6 @@ log = logging.getLogger(__name__)
 PING_S = 0.5
 END_S = 0.7
 """How long hosts may take to end before their jobs are cancelled."""
-
-
-class HostInfo:
-    """What the controller knows of a host."""
-
-    def __init__(self, number: int, slot: int) -> None:
-        self.number = number
-        self.slot = slot
-        self.address = ""
-        self.pid: int | None = None
-        self.heard_s = time.monotonic()
-        self.figures: dict[int, dict[str, Any]] = {}
 
 
 class Controller:
@@ -106,10 +95,9 @@ class Controller:
         self.plan = plan
         self.settings = settings
         self.store = store
-        workers = list(range(1, hosts + 1))
-        self._spares = list(range(hosts + 1, hosts + 1 + settings.standby))
-        self.hosts = {number: HostInfo(number, number) for number in (*workers, *self._spares)}
-        self.placement = plan.place(workers, DRIVER)
+        self._roster = Roster(hosts, settings.standby)
+        self.hosts = self._roster.hosts
+        self.placement = plan.place(self._roster.workers, DRIVER)
         self.resume = resume
         self.base = base
         self.started_us = now_us()
@@ -126,12 +114,10 @@ class Controller:
         self._on_ended = on_ended
         self._events: queue.SimpleQueue[Callable[[], list[ControllerEffect]]] = queue.SimpleQueue()
         self._jobs: dict[int, Job] = {}
-        self._slots = len(self.hosts)
-        self._assigned: set[int] = set()
         self._agent: CausalAgent | None = None
         self._shipped = without_driver_operators(plan)
         self._stopping = False
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._place: RecoveryPlace | None = None
         self._end_by_s: float | None = None
         self._cancelled = False
         self._over = threading.Event()
@@ -170,35 +156,21 @@ class Controller:
         )
 
     def _make_recovery(self) -> Recovery | None:
-        """Recovery, where the flow has it: it needs a place to keep things that hosts can reach."""
-        settings = self.settings
-        if settings.recovery == "none" or settings.progress == "tracked":
+        """Recovery, where the flow has it."""
+        place = recovery_place(self.plan, self.settings, self.store, self._one_machine())
+        if place is None:
             return None
-        if len(set(loop_units(self.plan).values())) > 1:
-            log.warning("a flow with several separate loops cannot recover from a lost host yet")
-            return None
-        if self.store is not None:
-            directory = self.store.path
-        elif not self._one_machine():
-            log.warning(
-                "without checkpointLocation this flow cannot recover from a lost host: give a "
-                "directory that the executors share"
-            )
-            return None
-        else:
-            self._temporary = tempfile.TemporaryDirectory(prefix="penstock-")
-            directory = Path(self._temporary.name)
+        self._place = place
         return Recovery(
             self.plan,
             causal_graph(self.plan),
-            directory,
-            self.store is not None,
+            place,
             self.placement,
             self._to_host,
             self._address_of,
             lambda sink: self.machine.committed[sink],
             self.hub,
-            purges=settings.recovery == "purge",
+            purges=self.settings.recovery == "purge",
         )
 
     def _one_machine(self) -> bool:
@@ -321,8 +293,7 @@ class Controller:
     def _registered(self, peer: int, body: dict[str, Any]) -> list[ControllerEffect]:
         """A host's process is up: one that was launched, or Spark's next attempt at one."""
         if peer not in self.hosts:
-            slot = peer % SLOTS
-            before = next((h for h in self.hosts.values() if h.slot == slot), None)
+            before = self._roster.of_slot(peer % SLOTS)
             if not self._recovers():
                 lost: PenstockError = HostLostError(
                     f"host {peer} was lost: Spark has started its task again"
@@ -333,8 +304,8 @@ class Controller:
             if before is not None:
                 self._lose(before.number, "Spark has started its task again", peer)
             else:
-                self.hosts[peer] = HostInfo(peer, slot)
-                self._spares.append(peer)
+                self._roster.add(peer)
+                self._roster.spares.append(peer)
         info = self.hosts[peer]
         info.address, info.pid = body["address"], body["pid"]
         info.heard_s = time.monotonic()
@@ -352,11 +323,11 @@ class Controller:
         recovery = self.recovery
         if recovery is None:
             return self.machine.ready(peer)
-        self._assigned.add(peer)
+        self._roster.assigned.add(peer)
         if self.machine.phase is not Phase.PREPARING:
             self._to_host(peer, {"kind": "go"})
             recovery.host_ready(peer)
-        elif self._assigned >= {DRIVER, *self.hosts}:
+        elif self._roster.assigned >= {DRIVER, *self.hosts}:
             recovery.begin()
         return []
 
@@ -376,7 +347,7 @@ class Controller:
 
     def _slot_ended(self, slot: int, error: PenstockError | None) -> list[ControllerEffect]:
         """Spark's word: a host's job is over, and there will be no other attempt."""
-        info = next((h for h in self.hosts.values() if h.slot == slot), None)
+        info = self._roster.of_slot(slot)
         if info is None:
             return []  # it was given up before
         if error is not None and self._recovers() and isinstance(error, HostLostError):
@@ -392,24 +363,15 @@ class Controller:
         return self.recovery is not None and self.machine.phase in (Phase.RUNNING, Phase.DRAINING)
 
     def _lose(self, number: int, reason: str, replacement: int | None = None) -> None:
-        """A host is gone, or taken for gone: fence it, and let others have its nodes.
-
-        A spare takes its place at once and a new host becomes the spare; without one its nodes
-        wait for the new host.
-        """
-        info = self.hosts.pop(number, None)
+        """A host is gone, or taken for gone: fence it, and let others have its nodes."""
+        info = self.hosts.get(number)
         if info is None or self.recovery is None:
             return
         self.host.transport.forget(number)
         fresh = self._new_host(info) if replacement is None else replacement
-        self.hosts[fresh] = HostInfo(fresh, fresh % SLOTS)
-        if number in self._spares:
-            self._spares[self._spares.index(number)] = fresh
-        else:
-            spare = next((s for s in self._spares if s in self._assigned), None)
-            if spare is not None:
-                self._spares[self._spares.index(spare)] = fresh
-            self.recovery.host_lost(number, fresh if spare is None else spare, reason)
+        taker = self._roster.replace(number, fresh)
+        if taker is not None:
+            self.recovery.host_lost(number, taker, reason)
         if fresh % SLOTS not in self._jobs:
             self._launch(fresh)
 
@@ -418,9 +380,9 @@ class Controller:
         job = self._jobs.get(lost.slot)
         if job is not None and not job.ended.is_set() and self._retries():
             return lost.number + SLOTS  # Spark's next attempt
-        self._slots += 1
-        self.machine.replaced(lost.slot, self._slots)
-        return self._slots
+        number = self._roster.new_number()
+        self.machine.replaced(lost.slot, number)
+        return number
 
     def _retries(self) -> bool:
         """Whether Spark starts a lost task again by itself."""
@@ -430,14 +392,9 @@ class Controller:
         return int(context.getConf().get("spark.task.maxFailures", "4")) > 1
 
     def _probe(self, number: int, address: str) -> None:
-        """A connection broke: if nobody listens at the host's address, the process is gone."""
-        parts = urlsplit(address)
-        try:
-            socket.create_connection((parts.hostname, parts.port), timeout=0.5).close()
-        except ConnectionRefusedError:
+        """A connection broke: perhaps the process is gone."""
+        if is_gone(address):
             self._post(lambda: self._gone(number))
-        except OSError:
-            return
 
     def _gone(self, number: int) -> list[ControllerEffect]:
         if number in self.hosts and self._recovers():
@@ -561,19 +518,7 @@ class Controller:
             "recovery": recovery is not None,
         }
         if recovery is not None:
-            graph, settings = recovery.graph, self.settings
-            body |= {
-                "store": str(recovery.directory),
-                "sync": recovery.sync,
-                "kinds": {node: kind.value for node, kind in graph.kinds.items()},
-                "determined": sorted(graph.determined),
-                "checkpoint_s": None
-                if settings.recovery == "purge"
-                else settings.s("checkpointInterval"),
-                "copies": settings.logs == "copies",
-                "log_bytes": settings.logBytes,
-                "stopping": self._stopping,
-            }
+            body |= recovery.assignment(self.settings) | {"stopping": self._stopping}
         return body
 
     def _build_here(self, body: dict[str, Any]) -> None:
@@ -615,7 +560,7 @@ class Controller:
         if host == DRIVER:
             return self.address
         info = self.hosts.get(host)
-        return info.address if info is not None and host in self._assigned else None
+        return info.address if info is not None and host in self._roster.assigned else None
 
     def _look_after(self, now: float) -> None:
         """Deadlines: starting, silent hosts, draining, ending."""
@@ -673,8 +618,8 @@ class Controller:
         self.host.transport.close()
         if self._agent is not None:
             self._agent.close()
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        if self._place is not None:
+            self._place.close()
         error = None
         if effect.failure is not None:
             error = PenstockError.from_dict(dict(effect.failure))
@@ -691,41 +636,11 @@ class Controller:
         self._on_ended(error)
 
     def _driver_sinks(self) -> dict[str, DriverSink]:
-        return {
-            stage.name: stage.operator
-            for chain in self.plan.chains
-            for stage in chain.stages
-            if isinstance(stage.operator, DriverSink)
-        }
+        return driver_sinks(self.plan)
 
     def memory_sources(self) -> list[MemorySource]:
         """The sources that the driver pushes rows into."""
-        return [
-            operator.source
-            for chain in self.plan.chains
-            if isinstance(operator := chain.stages[0].operator, SourceOperator)
-            and isinstance(operator.source, MemorySource)
-        ]
-
-
-def without_driver_operators(plan: PhysicalPlan) -> PhysicalPlan:
-    """The plan as hosts get it: what lives on the driver stays there."""
-    chains = tuple(
-        replace(chain, stages=tuple(replace(s, operator=_STAYS) for s in chain.stages))
-        if chain.on_driver
-        else chain
-        for chain in plan.chains
-    )
-    return replace(plan, chains=chains)
-
-
-class _Stays:
-    """Stands for an operator that did not travel."""
-
-    sink = False
-
-
-_STAYS: Any = _Stays()
+        return memory_sources(self.plan)
 
 
 def _now_ms() -> int:

@@ -13,7 +13,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from penstock.connectors.base import Sink
@@ -37,6 +36,8 @@ from penstock.engine.causal_source import cuts_of
 from penstock.engine.clock import now_us
 from penstock.engine.durable import fence, read_stored
 from penstock.engine.progress_hub import ProgressHub
+from penstock.engine.settings import RunSettings
+from penstock.engine.spark.recovery_place import RecoveryPlace
 from penstock.engine.store import BoundaryLog
 from penstock.engine.store_log import write_durably
 from penstock.errors import HostLostError, PenstockError
@@ -80,8 +81,7 @@ class Recovery:
         self,
         plan: PhysicalPlan,
         graph: CausalGraph,
-        directory: Path,
-        sync: bool,
+        place: RecoveryPlace,
         placement: dict[int, int],
         tell: Tell,
         address_of: Callable[[int], str | None],
@@ -93,14 +93,14 @@ class Recovery:
         self.graph = graph
         self.placement = placement
         self.history: deque[RecoveryEntry] = deque(maxlen=HISTORY)
-        self.directory = directory
-        self.sync = sync
+        self.directory = place.directory
+        self.sync = place.sync
         self._tell = tell
         self._address_of = address_of
         self._published = published
         self._hub = hub
         self._purges = purges
-        self._record_path = directory / "recovery.json"
+        self._record_path = place.directory / "recovery.json"
         self.machine = RecoveryMachine(graph, self._read_record())
         self._work: deque[RecoveryEffect] = deque()
         self._gone: list[int] = []
@@ -191,6 +191,18 @@ class Recovery:
             epochs.append(self._published(name))
         return min(epochs, default=-1)
 
+    def assignment(self, settings: RunSettings) -> dict[str, Any]:
+        """What hosts must know of recovery."""
+        return {
+            "store": str(self.directory),
+            "sync": self.sync,
+            "kinds": {node: kind.value for node, kind in self.graph.kinds.items()},
+            "determined": sorted(self.graph.determined),
+            "checkpoint_s": None if self._purges else settings.s("checkpointInterval"),
+            "copies": settings.logs == "copies",
+            "log_bytes": settings.logBytes,
+        }
+
     def incarnations(self) -> Mapping[int, int]:
         """The present incarnation of every node."""
         return self.machine.record.incarnations
@@ -268,13 +280,15 @@ class Recovery:
     def _open(self, edges: Mapping[int, list[OpenEdge]]) -> None:
         if edges and self.history and self.history[-1].started_us is None:
             self.history[-1].started_us = now_us()
-        for host, some in edges.items():
+        # Everybody hears of it: credit goes back on a channel of the receiver's own.
+        for host in self._hosts() if edges else ():
             self._send(
                 host,
                 {
                     "kind": "open",
                     "edges": [
-                        (e.sender, e.target, e.incarnation, to_plain(e.position)) for e in some
+                        (e.sender, e.target, e.incarnation, to_plain(e.position))
+                        for e in edges.get(host, ())
                     ],
                 },
             )

@@ -1,0 +1,88 @@
+"""The hosts of a flow: which there are, which stand by, and who comes in a lost one's place."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from penstock.engine.spark.host_task import SLOTS
+
+__all__ = ["HostInfo", "Roster", "is_gone"]
+
+PROBE_S = 0.5
+
+
+class HostInfo:
+    """What the controller knows of a host."""
+
+    def __init__(self, number: int, slot: int) -> None:
+        self.number = number
+        self.slot = slot
+        self.address = ""
+        self.pid: int | None = None
+        self.heard_s = time.monotonic()
+        self.figures: dict[int, dict[str, Any]] = {}
+
+
+class Roster:
+    """Numbers of hosts; every process has one of its own.
+
+    >>> roster = Roster(2, standby=1)
+    >>> sorted(roster.hosts), roster.spares, roster.workers
+    ([1, 2, 3], [3], [1, 2])
+    >>> roster.assigned.add(3)
+    >>> roster.replace(1, roster.new_number()), roster.spares
+    (3, [4])
+    """
+
+    def __init__(self, hosts: int, standby: int) -> None:
+        self.workers = list(range(1, hosts + 1))
+        self.spares = list(range(hosts + 1, hosts + 1 + standby))
+        self.hosts = {n: HostInfo(n, n) for n in (*self.workers, *self.spares)}
+        self.assigned: set[int] = set()
+        """Hosts that can take nodes."""
+        self._slots = len(self.hosts)
+
+    def new_number(self) -> int:
+        """A number that nobody has had."""
+        self._slots += 1
+        return self._slots
+
+    def add(self, number: int) -> HostInfo:
+        """A host that comes up."""
+        info = self.hosts[number] = HostInfo(number, number % SLOTS)
+        return info
+
+    def of_slot(self, slot: int) -> HostInfo | None:
+        """The present host of a slot."""
+        return next((info for info in self.hosts.values() if info.slot == slot), None)
+
+    def replace(self, number: int, fresh: int) -> int | None:
+        """A host is gone and another one comes up; give who takes the nodes, None: it had none.
+
+        A spare takes them at once, and the new host becomes the spare.
+        """
+        self.hosts.pop(number, None)
+        self.add(fresh)
+        if number in self.spares:
+            self.spares[self.spares.index(number)] = fresh
+            return None
+        spare = next((spare for spare in self.spares if spare in self.assigned), None)
+        if spare is None:
+            return fresh
+        self.spares[self.spares.index(spare)] = fresh
+        return spare
+
+
+def is_gone(address: str) -> bool:
+    """Whether nobody listens at an address any more: then the process has ended."""
+    parts = urlsplit(address)
+    try:
+        socket.create_connection((parts.hostname, parts.port), timeout=PROBE_S).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
