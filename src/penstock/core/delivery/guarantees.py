@@ -111,7 +111,7 @@ def guarantee_named(name: str | Guarantee) -> Guarantee:
 class Failure(Enum):
     """What goes wrong, from the mildest to the worst."""
 
-    NONE = "nothing fails; roles move and are handed back"
+    NONE = "nothing fails, or only the controller"
     CONNECTION = "a connection breaks"
     FREEZE = "a replica freezes, is replaced and wakes up"
     CRASH = "a replica dies"
@@ -134,7 +134,9 @@ PROMISES: Mapping[Guarantee, Mapping[Failure, May]] = {
         failure: _FAULTLESS if failure is Failure.NONE else _AT_MOST for failure in Failure
     },
     Guarantee.AT_LEAST_ONCE: {
-        failure: May(True, True) if failure is Failure.BEYOND else _AT_LEAST for failure in Failure
+        Failure.NONE: _FAULTLESS,
+        **{failure: _AT_LEAST for failure in Failure if failure is not Failure.NONE},
+        Failure.BEYOND: May(True, True),
     },
     Guarantee.EXACTLY_ONCE: {
         failure: _AT_MOST if failure is Failure.BEYOND else _FAULTLESS for failure in Failure
@@ -142,7 +144,7 @@ PROMISES: Mapping[Guarantee, Mapping[Failure, May]] = {
 }
 """What each guarantee allows in each class of failure.
 
-Beyond the declared depth rows can be lost, never silently: they are reported as doubtful.
+Beyond the declared depth rows can be lost; those of which a record survived are reported.
 """
 
 

@@ -1,0 +1,70 @@
+"""Laws of guarantees, ids, routing and record tables."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.delivery.guarantees import Guarantee, Member, resolve
+from penstock.core.delivery.ids import ParcelId, Role, derive
+from penstock.core.delivery.messages import Record
+from penstock.core.delivery.routing import routing_named
+from penstock.core.delivery.tables import SETTLED, RecordTable
+from penstock.errors import SettingsError
+
+guarantees = st.sampled_from(list(Guarantee))
+roles = st.builds(Role, st.integers(0, 9), st.integers(0, 9))
+ids = st.builds(ParcelId, st.just(Role(0, 0)), st.integers(1, 30), st.integers(0, 3))
+
+
+@given(guarantees, guarantees, guarantees)
+def test_join_is_the_least_that_covers_both(a: Guarantee, b: Guarantee, c: Guarantee) -> None:
+    joined = a.join(b)
+    assert joined.covers(a)
+    assert joined.covers(b)
+    assert not (c.covers(a) and c.covers(b)) or c.covers(joined)
+
+
+@given(guarantees, st.lists(st.none() | guarantees, min_size=6, max_size=6), st.data())
+def test_resolved_guarantees_never_grow_on_the_way(
+    flow: Guarantee, chosen: list[Guarantee | None], data: st.DataObject
+) -> None:
+    members = {}
+    for place, guarantee in enumerate(chosen):
+        later = [str(other) for other in range(place + 1, len(chosen))]
+        children = data.draw(st.lists(st.sampled_from(later), unique=True)) if later else []
+        members[str(place)] = Member(str(place), tuple(children), guarantee)
+    try:
+        found = resolve(flow, members)
+    except SettingsError:
+        return
+    for name, member in members.items():
+        assert member.guarantee in (None, found[name])
+        assert all(found[name].covers(found[child]) for child in member.children)
+
+
+@given(st.lists(roles, min_size=1, max_size=5), st.integers(1, 1 << 40))
+def test_ids_follow_the_way_and_keep_their_lane(way: list[Role], number: int) -> None:
+    first = again = ParcelId(Role(0, 0), number)
+    for role in way:
+        other = derive(first, Role(role.stage, role.place + 1))
+        first, again = derive(first, role), derive(again, role)
+        assert first == again != other
+    assert (first.lane, first.number) == (Role(0, 0), number)
+
+
+@given(st.integers(0, (1 << 64) - 1), st.integers(1, 64))
+def test_a_place_is_always_one_of_the_roles(hashed: int, count: int) -> None:
+    for name in ("hash(x)", "random", "primary"):
+        assert 0 <= routing_named(name).place(hashed, count) < count
+
+
+@given(st.lists(st.tuples(ids, st.sampled_from([0, SETTLED])), max_size=40), st.integers(0, 30))
+def test_a_floor_forgets_records_and_no_answers(
+    puts: list[tuple[ParcelId, int]], floor: int
+) -> None:
+    table, known = RecordTable(), {}
+    for id_, level in puts:
+        table.put([Record(id_, Role(0, 0), level)])
+        known[id_] = max(level, known.get(id_, 0))
+    table.raise_floor({Role(0, 0): floor})
+    assert all(table.level(id_) == level for id_, level in known.items())
+    assert not any(r.level == SETTLED and r.id.number <= floor for r in table.records.values())
