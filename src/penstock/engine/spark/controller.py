@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import re
 import secrets
 import sys
 import threading
@@ -39,9 +38,9 @@ from penstock.engine.clock import EpochClock, now_us
 from penstock.engine.host import Host
 from penstock.engine.progress_hub import ProgressHub
 from penstock.engine.settings import RunSettings
+from penstock.engine.spark.host_events import HostEvents
 from penstock.engine.spark.host_task import (
     DRIVER,
-    SLOTS,
     HostTask,
     build_nodes,
     forget,
@@ -52,7 +51,7 @@ from penstock.engine.spark.host_task import (
 from penstock.engine.spark.launch import HostJob, Job
 from penstock.engine.spark.recovery import Recovery
 from penstock.engine.spark.recovery_place import RecoveryPlace, recovery_place
-from penstock.engine.spark.roster import HostInfo, Roster, is_gone
+from penstock.engine.spark.roster import HostInfo, Roster
 from penstock.engine.spark.shipping import (
     driver_sinks,
     memory_sources,
@@ -76,7 +75,7 @@ END_S = 0.7
 """How long hosts may take to end before their jobs are cancelled."""
 
 
-class Controller:
+class Controller(HostEvents):
     """Runs one flow on a session."""
 
     def __init__(
@@ -248,28 +247,6 @@ class Controller:
             return
         self._post(lambda: self._control(peer, body))
 
-    def _control(self, peer: int, body: dict[str, Any]) -> list[ControllerEffect]:
-        kind = body["kind"]
-        if kind == "registered":
-            return self._registered(peer, body)
-        info = self.hosts.get(peer)
-        if info is None:
-            return []  # it was given up
-        info.heard_s = time.monotonic()
-        if "figures" in body:
-            info.figures = body["figures"]
-        if self.recovery is not None and self._recovery_told(body):
-            return []
-        if kind == "ready":
-            return self._ready(peer)
-        if kind == "sink":
-            return self._sink(body["sink"], body["node"], body["epoch"], body["cut_us"])
-        if kind == "finished":
-            return self.machine.node_finished(body["node"])
-        if kind == "failed":
-            return self.machine.failed(body["error"])
-        return []
-
     def _broadcast(self, body: dict[str, Any]) -> None:
         """Frontiers for everybody; under the hub's lock, so everybody hears the same order."""
         self._tell_all(body)
@@ -290,137 +267,12 @@ class Controller:
             self.sink_latency_us[sink] = now_us() - cut_us
         return self.machine.sink_completed(sink, node, epoch)
 
-    def _registered(self, peer: int, body: dict[str, Any]) -> list[ControllerEffect]:
-        """A host's process is up: one that was launched, or Spark's next attempt at one."""
-        if peer not in self.hosts:
-            before = self._roster.of_slot(peer % SLOTS)
-            if not self._recovers():
-                lost: PenstockError = HostLostError(
-                    f"host {peer} was lost: Spark has started its task again"
-                )
-                if before is not None:
-                    lost = self._with_nodes(before.number, lost)
-                return self.machine.failed(lost.to_dict())
-            if before is not None:
-                self._lose(before.number, "Spark has started its task again", peer)
-            else:
-                self._roster.add(peer)
-                self._roster.spares.append(peer)
-        info = self.hosts[peer]
-        info.address, info.pid = body["address"], body["pid"]
-        info.heard_s = time.monotonic()
-        self.host.transport.connect(peer, info.address)
-        if self.machine.phase is Phase.LAUNCHING:
-            return self.machine.registered(peer, info.address)
-        if self.machine.phase in (Phase.ENDING, Phase.ENDED):
-            self._to_host(peer, {"kind": "end"})
-        else:
-            self._to_host(peer, self._assignment())
-        return []
-
-    def _ready(self, peer: int) -> list[ControllerEffect]:
-        """A host has its assignment; nodes follow if there is recovery."""
-        recovery = self.recovery
-        if recovery is None:
-            return self.machine.ready(peer)
-        self._roster.assigned.add(peer)
-        if self.machine.phase is not Phase.PREPARING:
-            self._to_host(peer, {"kind": "go"})
-            recovery.host_ready(peer)
-        elif self._roster.assigned >= {DRIVER, *self.hosts}:
-            recovery.begin()
-        return []
-
-    def _recovery_told(self, body: dict[str, Any]) -> bool:
-        """A host's word on a recovery; when all edges are open for the first time, go."""
-        recovery = self.recovery
-        if recovery is None or not recovery.told(body):
-            return False
-        if self.machine.phase is Phase.PREPARING and recovery.open:
-            for host in (DRIVER, *self.hosts):
-                for effect in self.machine.ready(host):
-                    self._effect(effect)
-        return True
-
-    def _job_ended(self, slot: int, error: PenstockError | None) -> None:
-        self._post(lambda: self._slot_ended(slot, error))
-
-    def _slot_ended(self, slot: int, error: PenstockError | None) -> list[ControllerEffect]:
-        """Spark's word: a host's job is over, and there will be no other attempt."""
-        info = self._roster.of_slot(slot)
-        if info is None:
-            return []  # it was given up before
-        if error is not None and self._recovers() and isinstance(error, HostLostError):
-            self._lose(info.number, error.message)
-            return []
-        failure = None if error is None else self._with_nodes(info.number, error).to_dict()
-        return self.machine.host_ended(slot, failure)
-
-    # -- lost hosts ------------------------------------------------------------------------------
-
-    def _recovers(self) -> bool:
-        """Whether the flow survives the loss of a host now."""
-        return self.recovery is not None and self.machine.phase in (Phase.RUNNING, Phase.DRAINING)
-
-    def _lose(self, number: int, reason: str, replacement: int | None = None) -> None:
-        """A host is gone, or taken for gone: fence it, and let others have its nodes."""
-        info = self.hosts.get(number)
-        if info is None or self.recovery is None:
-            return
-        self.host.transport.forget(number)
-        fresh = self._new_host(info) if replacement is None else replacement
-        taker = self._roster.replace(number, fresh)
-        if taker is not None:
-            self.recovery.host_lost(number, taker, reason)
-        if fresh % SLOTS not in self._jobs:
-            self._launch(fresh)
-
-    def _new_host(self, lost: HostInfo) -> int:
-        """The number of the host that comes in the place of a lost one."""
-        job = self._jobs.get(lost.slot)
-        if job is not None and not job.ended.is_set() and self._retries():
-            return lost.number + SLOTS  # Spark's next attempt
-        number = self._roster.new_number()
-        self.machine.replaced(lost.slot, number)
-        return number
-
-    def _retries(self) -> bool:
-        """Whether Spark starts a lost task again by itself."""
-        context = self._spark.sparkContext
-        if context.master.startswith("local"):
-            return bool(re.match(r"local\[.*,\s*([2-9]|\d\d+)\]", context.master))
-        return int(context.getConf().get("spark.task.maxFailures", "4")) > 1
-
-    def _probe(self, number: int, address: str) -> None:
-        """A connection broke: perhaps the process is gone."""
-        if is_gone(address):
-            self._post(lambda: self._gone(number))
-
-    def _gone(self, number: int) -> list[ControllerEffect]:
-        if number in self.hosts and self._recovers():
-            self._lose(number, "its process ended")
-        return []
-
-    def _with_nodes(self, host: int, error: PenstockError) -> PenstockError:
-        nodes = [self.plan.node_name(n) for n, at in self.placement.items() if at == host]
-        info = self.hosts[host]
-        if isinstance(error, HostLostError):
-            error.message += f" (process {info.pid}; it ran {', '.join(nodes) or 'no node'})"
-        error.parameters.update(nodes=", ".join(nodes), pid=info.pid)
-        return error
-
     def _on_failure(self, error: PenstockError) -> None:
         if self.machine.phase not in (Phase.ENDING, Phase.ENDED):
             # Before the driver's loop closes them, which would look like an orderly end.
             for operator in self._driver_sinks().values():
                 operator.fail(error)
         self._post(lambda: self.machine.failed(error.to_dict()))
-
-    def _on_broken(self, peer: int, why: str) -> None:
-        log.info("channel with host %d broke: %s", peer, why)
-        info = self.hosts.get(peer)
-        if info is not None and info.address and self._recovers():
-            threading.Thread(target=self._probe, args=(peer, info.address), daemon=True).start()
 
     # -- the thread ------------------------------------------------------------------------------
 
@@ -537,30 +389,6 @@ class Controller:
             self._post(lambda: self.machine.ready(DRIVER))
         for source in self.memory_sources():
             source.on_push = self.host.wake
-
-    def _told_here(self, body: dict[str, Any]) -> None:
-        """The driver's own agent speaks."""
-
-        def event() -> list[ControllerEffect]:
-            self._recovery_told(body)
-            return []
-
-        self._post(event)
-
-    def _to_host(self, host: int, body: dict[str, Any]) -> None:
-        """Send a message to a host's agent; the driver has one, too."""
-        if host != DRIVER:
-            self.host.transport.control(host, body)
-        elif self._agent is not None:
-            agent = self._agent
-            self.host.call(lambda: agent.take(body))
-
-    def _address_of(self, host: int) -> str | None:
-        """Where a host can be reached, once it has its assignment."""
-        if host == DRIVER:
-            return self.address
-        info = self.hosts.get(host)
-        return info.address if info is not None and host in self._roster.assigned else None
 
     def _look_after(self, now: float) -> None:
         """Deadlines: starting, silent hosts, draining, ending."""
