@@ -2,15 +2,14 @@
 
 from penstock.core.delivery.ids import Role
 from penstock.core.delivery.ring import Load, Report, RingMember, SendPing, SendPong
-from penstock.core.delivery.ring_controller import (
+from penstock.core.delivery.ring_controller import RingController, Takeover
+from penstock.core.delivery.ring_record import (
     FenceRoles,
     PersistRing,
-    RingController,
     RingControllerEffect,
     RingRecord,
     Start,
     StopHost,
-    Takeover,
     TellHandOver,
     TellMembers,
     TellNext,

@@ -13,7 +13,10 @@ from penstock.core.delivery.ids import Lane, ParcelId, Role
 from penstock.core.delivery.messages import Effect, Envelope, Parcel, StorePosition
 from penstock.core.delivery.player import RolePlayer, RoleState
 from penstock.core.delivery.records import ReplicaMachine
-from penstock.core.delivery.ring_controller import RingController, TellTake
+from penstock.core.delivery.ring_controller import RingController
+from penstock.core.delivery.ring_record import (
+    TellTake,
+)
 from penstock.core.delivery.tables import RecordTable, Work
 
 __all__ = ["MUTANTS", "REAL", "Mutant"]

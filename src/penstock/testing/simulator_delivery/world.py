@@ -27,7 +27,7 @@ from penstock.core.delivery.messages import (
 from penstock.core.delivery.player import RoleState
 from penstock.core.delivery.records import ReplicaMachine
 from penstock.core.delivery.ring import Report, RingEffect, RingMember, SendPing, SendPong
-from penstock.core.delivery.ring_controller import (
+from penstock.core.delivery.ring_record import (
     FenceRoles,
     PersistRing,
     RingControllerEffect,
