@@ -268,16 +268,16 @@ class ChaosFlow:
     def _check_numbers(self, columns: Mapping[str, Integers]) -> Outcome:
         owner, number, ids = self._table("numbers", "owner", "number", "id")
         rows = difference([columns["owner"], columns["id"]], [owner, ids])
-        totals = np.bincount(owner, minlength=OWNERS)
-        dense = [np.repeat(np.arange(OWNERS), totals), _numbers_up_to(totals)]
-        gaps = difference(dense, [owner, number])
+        numbers = np.unique(np.stack([owner, number]), axis=1)
+        repeated = len(number) - numbers.shape[1]
+        highest = np.zeros(OWNERS, dtype=np.int64)
+        np.maximum.at(highest, owner, number)
+        gaps = int(highest.sum()) - numbers.shape[1]
         order = np.lexsort((number, columns["bucket"][ids], ids % 2, owner))
         way = np.stack([owner, ids % 2, columns["bucket"][ids]])[:, order]
         same_way = (way[:, 1:] == way[:, :-1]).all(axis=0)
         disordered = int((same_way & (np.diff(ids[order]) <= 0)).sum())
-        return Outcome(
-            rows.rows, rows.lost + gaps.lost, rows.duplicated + gaps.duplicated, disordered
-        )
+        return Outcome(rows.rows, max(rows.lost, gaps), max(rows.duplicated, repeated), disordered)
 
     def _read(self, name: str) -> pa.Table:
         path = self.folder / name
@@ -306,12 +306,6 @@ def difference(expected: list[Any], found: list[Any]) -> Outcome:
     return Outcome(
         len(found[0]), int(-surplus[surplus < 0].sum()), int(surplus[surplus > 0].sum()), 0
     )
-
-
-def _numbers_up_to(totals: Integers) -> Integers:
-    """1 to each total, one after another."""
-    ends = np.cumsum(totals)
-    return np.arange(1, int(totals.sum()) + 1) - np.repeat(ends - totals, totals)
 
 
 def _parts(outcome: Outcome) -> tuple[int, int, int, int]:
