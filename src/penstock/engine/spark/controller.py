@@ -429,7 +429,9 @@ class Controller(HostEvents):
         if not self._cancelled:
             self._cancelled = True
             log.warning("cancelling the Spark jobs of hosts that did not end when told")
-            self._spark.sparkContext.cancelJobsWithTag(self._tag)
+            context = self._spark.sparkContext
+            if context._jsc is not None:  # else the session was stopped, and the jobs with it
+                context.cancelJobsWithTag(self._tag)
 
     def _await_driver_host(self) -> None:
         """The driver's loop may be inside somebody's function: do not wait for it for ever."""
