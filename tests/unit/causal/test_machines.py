@@ -18,6 +18,7 @@ from penstock.core.machine.causal_effects import (
     Retire,
     StoreCut,
     StoreDeterminants,
+    TakeCheckpoint,
     TellOpened,
     TellReport,
 )
@@ -367,3 +368,27 @@ def test_a_node_of_which_nobody_knows_that_it_notes_values_is_refused() -> None:
     assert CausalGraph(kinds, parents, noted=frozenset({1, 2})).determined == {1}
     with pytest.raises(GraphError, match="notes values"):
         CausalGraph(kinds, parents, noted=frozenset({0}))
+
+
+def test_a_checkpoint_that_is_due_in_a_replay_is_taken_at_its_end() -> None:
+    machine = restarted(Target((6,), Link(2, (1,), 0)))
+    machine.checkpoint_due = True
+    machine.received(message(1, sender=2))
+    effects = machine.end_step()
+    assert [type(effect) for effect in effects] == [Recovered, TakeCheckpoint]
+
+
+def test_rows_before_a_target_that_we_started_after_get_a_stamp_of_their_own() -> None:
+    loose = Target((4,), completion(0), loose=True)
+    positions = {7: Position((2,), -1), 8: Position((9,), -1)}
+    clock = {1: Position((), -1), 2: Position((), -1)}
+    targets = (loose, Target((9,), Link(1, (7,), 1)))
+    start = Start(5, 1, (5,), -1, clock, positions, targets, top=(9,))
+    floors = {7: Floor(), 8: Floor()}
+    machine = node(start=start, checkpoint=Checkpoint(Report(5, (5,), floors=floors), {}))
+    machine.received(message(1, kind=MARK))
+    assert machine.received(message(1, sender=2, kind=MARK)) == [Complete(0, None, 0)]
+    machine.produced(9, [(7, "total", 8)], EPOCH)
+    machine.completed(0, {9: None}, 0)
+    sent = perform(machine, machine.open(7, 0, Position((2,), -1)))
+    assert [(m.kind, m.stamp, len(m.diff)) for m in sent] == [(DATA, (6,), 2), (MARK, (6,), 2)]

@@ -38,7 +38,7 @@ from penstock.core.causal.diffs import completion
 from penstock.core.causal.logs import Bundle, Part
 from penstock.core.causal.replay import Replay, Turn
 from penstock.core.causal.reports import Start
-from penstock.core.causal.times import ZERO
+from penstock.core.causal.times import ZERO, Stamp
 from penstock.core.machine.causal_effects import (
     CausalEffect,
     Checkpoint,
@@ -229,17 +229,21 @@ class CausalMachine(CausalPeers):
         effects: list[CausalEffect] = []
         if self._restating:
             return effects
-        if self.checkpoint_due and self._step is None and self._replay is None:
-            self.checkpoint_due = False
-            effects.append(TakeCheckpoint(self.checkpoint()))
+        effects += self._checkpoint_if_due()
         while self._step is None:
             turn = self._turn(effects)
             if turn is None:
-                break
+                return effects + self._checkpoint_if_due()
             if turn.values:
                 effects.append(Recall(turn.values))
             effects += self._begin(turn)
         return effects
+
+    def _checkpoint_if_due(self) -> list[CausalEffect]:
+        if not self.checkpoint_due or self._step is not None or self._replay is not None:
+            return []
+        self.checkpoint_due = False
+        return [TakeCheckpoint(self.checkpoint())]
 
     def _turn(self, effects: list[CausalEffect]) -> Turn[Item] | None:
         if self._replay is not None:
@@ -308,6 +312,10 @@ class CausalMachine(CausalPeers):
         """Take a checkpoint now if that is possible, else between this step and the next."""
         self.checkpoint_due = True
         return self._pump()
+
+    def _next_target(self) -> Stamp | None:
+        targets = () if self._replay is None else self._replay.targets
+        return next((target.stamp for target in targets if target.stamp > self.stamp), None)
 
     # -- output ----------------------------------------------------------------------------------
 

@@ -126,10 +126,13 @@ class CausalOutput(NodeMachine):
         skipped: tuple[int, ...] = ()
         known = True
         exactly, before = step.turn.exactly, step.turn.before
+        rows = [c for c, parts in step.parts.items() if any(p.kind == DATA for p in parts)]
+        if rows and before is not None and before <= self.stamp:
+            # We started after that target; a child that is behind needs a stamp of its own.
+            before = self._next_target()
         if exactly is not None:
             stamp = exactly
         elif before is not None and before != END:
-            rows = [c for c, parts in step.parts.items() if any(p.kind == DATA for p in parts)]
             stamp, skipped = slot(
                 self.stamp, before, rows, self.positions, self._taken, step.made_from[0]
             )
@@ -162,6 +165,10 @@ class CausalOutput(NodeMachine):
             effects += self._flush(child)
         effects += [Spill(child, bundle) for child, bundle in self.log.over_budget()]
         return effects
+
+    def _next_target(self) -> Stamp | None:
+        """The first target after the node's present stamp."""
+        return None
 
     def _flush(self, child: int) -> list[CausalEffect]:
         """Send what is logged for a child and was not sent on this connection."""

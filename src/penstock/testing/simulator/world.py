@@ -100,6 +100,8 @@ class World:
                 pass
         except PenstockError as error:
             raise Violation("refused", f"{type(error).__name__}: {error}") from error
+        except (LookupError, TypeError, ValueError) as error:
+            raise Violation("broken", f"{type(error).__name__}: {error}") from error
         self.monitor.ended()
 
     def step(self) -> bool:
