@@ -157,8 +157,14 @@ def _session(settings: Chaos) -> Iterator[tuple[SparkSession, StandaloneCluster 
         finally:
             spark.stop()
         return
-    with StandaloneCluster(workers=2, cores=settings.hosts) as cluster:
-        conf = {"spark.executor.memory": "512m"}
+    # Either executor must have room for all hosts, and both must be there before hosts are placed.
+    cores = settings.hosts + settings.standby + 1
+    with StandaloneCluster(workers=2, cores=cores) as cluster:
+        conf = {
+            "spark.executor.memory": "512m",
+            "spark.cores.max": str(2 * cores),
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        }
         spark = local_session("penstock chaos", master=cluster.url, conf=conf)
         try:
             yield spark, cluster
