@@ -17,6 +17,8 @@ SCENARIOS = {
     "an epoch is completed no later than the ones after it": (1314, 2182, 2409),
     "a node's writes reach the store in order": (16841,),
     "rows never overtake rows of the same sender": (6672, 7064, 18169),
+    "rows before a target that was started after have a stamp of their own": (18193,),
+    "what a step noted before a clean checkpoint is recalled after it": (15044,),
     "a checkpoint that was due in a replay is taken at its end": (6045,),
     "a stamp in the log of a loop's node is never given away again": (131, 238, 457, 543, 874),
 }

@@ -207,9 +207,12 @@ def _start(
             f"({dict(positions)})"
         )
     report = saved.report
-    trim = _bind(graph, node, known, stored, max(top, report.stamp), report.stamp)
+    # A clean checkpoint has nothing of later epochs: steps with their rows are done again.
+    clean = node in graph.units or node in graph.tainted
+    after = ZERO if clean else report.stamp
+    trim = _bind(graph, node, known, stored, max(top, report.stamp), after)
     known.learn(report)
-    targets = known.targets(node, report.stamp, report.completed, deadlines)
+    targets = known.targets(node, after, report.completed, deadlines)
     return Start(
         node,
         saved.key,

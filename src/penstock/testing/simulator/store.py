@@ -93,8 +93,12 @@ class Store:
             if node not in self.checkpoints:
                 continue
             self.checkpoints[node] = [k for k in self.checkpoints[node] if k.key >= key]
-            stamp = self.checkpoints[node][0].checkpoint.report.stamp
-            self.determinants[node] = [d for d in self.determinants[node] if d[0].stamp > stamp]
+            oldest = self.checkpoints[node][0].checkpoint.report
+            self.determinants[node] = [
+                d
+                for d in self.determinants[node]
+                if d[0].stamp > oldest.stamp or keeps_determinant(d, oldest.completed)
+            ]
 
         for node in self.determinants.keys() - self.checkpoints.keys():
             self.determinants[node] = [
