@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,11 +70,21 @@ class CausalAgent:
         self._low = -1
         host.placement = dict(run["placement"])
         self._connect(run["addresses"])
+        if host.number not in host.placement.values():
+            self._warm_up()
 
     def close(self) -> None:
         """The host ends: stop writing, drop what was spilled."""
         self.writer.close()
         self.spill.close()
+
+    def _warm_up(self) -> None:
+        """Make every kind of vertex once, so that the first real ones are ready sooner."""
+        for chain in self.plan.chains:
+            if not chain.on_driver:
+                for stage in chain.stages:
+                    with suppress(Exception):  # a real one that fails will say so
+                        stage.operator.vertex()
 
     # -- Keeper ----------------------------------------------------------------------------------
 

@@ -164,7 +164,11 @@ class CausalPeers(CausalOutput):
             if node in self._open:
                 self._open[node] = False
                 self.peers[node] = incarnation
-        return [TellReport(round_, self.report())]
+        report = self.report()
+        about = tuple(
+            diff for diff in report.diffs if any(link.node in fences for link in diff)
+        )  # a plan asks for nothing else
+        return [TellReport(round_, replace(report, diffs=about))]
 
     def open(self, child: int, incarnation: int, position: Position) -> list[CausalEffect]:
         """Send again what lies beyond a position, then go on; one atomic step."""

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 KEPT = 2
 """Checkpoints that are kept."""
-LOG_BYTES_MAX = 1 << 20
+LOG_BYTES_MAX = 1 << 17
 """A log of determinants is cut at its beginning when it is longer than this."""
 
 _NAME = re.compile(r"checkpoint-(\d{12,})\.arrow")
