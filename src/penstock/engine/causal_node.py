@@ -44,7 +44,7 @@ from penstock.core.time import Time
 from penstock.engine.causal_source import CausalSourceDriver
 from penstock.engine.durable import CheckpointWriter, NodeStore, SpillFile
 from penstock.engine.node import NodeRunner
-from penstock.errors import InvariantError
+from penstock.errors import InvariantError, PeerError
 
 __all__ = ["CausalRunner", "Keeper"]
 
@@ -223,7 +223,11 @@ class CausalRunner(NodeRunner):
     def _store_determinants(self) -> None:
         diffs, self._determinants = self._determinants, []
         if self.store is not None:
-            self.store.append_determinants(diffs)
+            try:
+                self.store.append_determinants(diffs)
+            except PeerError:  # fenced, and the news is on its way
+                self.perform([Retire()])
+                return
         self.perform(self.causal.determinants_stored(diffs[-1][0].stamp))
 
     def _checkpoint_due(self, _epoch: int) -> bool:
