@@ -104,7 +104,7 @@ class Stream:
         A function of two arguments also gets a context: ``ctx.now()``, ``ctx.random()`` and
         ``ctx.call(function, ...)`` give the time, random numbers and answers from outside in a way
         that a replay repeats.  A function that cannot be repeated otherwise is marked
-        ``repeatable=False``; when its node is lost, the stages behind it go back with it.
+        ``repeatable=False``; a flow with such a stage ends when a host is lost.
         """
         return self._then(map_in_arrow.MapInArrow(func, schema, repeatable))
 

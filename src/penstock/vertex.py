@@ -94,8 +94,8 @@ class Vertex:
     orderSensitive: ClassVar[bool] = True
     """Whether the order of batches within an epoch can matter to it."""
     repeatable: ClassVar[bool] = True
-    """Whether, given the same again, it makes the same again; if not, the stages behind it go back
-    with it when its node is lost."""
+    """Whether, given the same again, it makes the same again; if not, its flow ends when a host is
+    lost."""
     usesOutside: ClassVar[bool | None] = None
     """Whether it calls ``now``, ``random`` or ``call``; None: as its methods look."""
 

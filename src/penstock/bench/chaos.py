@@ -34,11 +34,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Chaos", "chaos", "torture"]
 
-HOSTS = 6
+HOSTS = 4
 STANDBY = 1
-RATE = 20_000
-EPOCH = "100 ms"
-LINGER = "50 ms"
+RATE = 5_000
+EPOCH = "200 ms"
+LINGER = "100 ms"
+CHECKPOINT = "400 ms"
 LEAD_S = 3.0
 NORMAL_S = 4.0
 KILL_S = 3.5
@@ -109,7 +110,7 @@ def torture(
             parallelism=2,
             epochInterval=EPOCH,
             linger=LINGER,
-            recovery="causal",
+            checkpointInterval=CHECKPOINT,
             standby=settings.standby,
             checkpointLocation=str(Path(scratch) / "checkpoint"),
         )

@@ -22,7 +22,7 @@ def chaos(
         typer.Option(min=10, help="How long events are made; by default as long as kills take."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Chooses the victims.")] = 1,
-    rate: Annotated[float, typer.Option(min=1000, help="Events per second.")] = 20_000,
+    rate: Annotated[float, typer.Option(min=1000, help="Events per second.")] = 4_000,
     standby: Annotated[int, typer.Option(min=0, help="Hosts that are kept ready.")] = 1,
     cluster: Annotated[
         bool, typer.Option("--cluster", help="Kill executor JVMs of a standalone cluster instead.")

@@ -45,6 +45,7 @@ __all__ = ["CausalAgent"]
 
 log = logging.getLogger(__name__)
 
+KEPT_IN_LOOPS = 6
 _WITH_STATE = (Kind.STATEFUL, Kind.ORDERED)
 
 
@@ -236,6 +237,8 @@ class CausalAgent:
             node - chain.first_node,
             incarnation,
             self.run["sync"],
+            # The nodes of a loop need one that all have, and one may be slower than another.
+            **({"kept": KEPT_IN_LOOPS} if chain.loops else {}),
         )
 
     def _machine(

@@ -54,11 +54,13 @@ class NodeStore:
         shard: int,
         incarnation: int,
         sync: bool = True,
+        kept: int = KEPT,
     ) -> None:
         self.name = f"{stage}[{shard}]"
         self.incarnation = incarnation
         self.path = _folder(directory, stage, shard) / str(incarnation)
         self._sync = sync
+        self._kept = kept
         self._log = DeterminantLog(self.path / "determinants.log", sync)
 
     # -- checkpoints -----------------------------------------------------------------------------
@@ -119,8 +121,8 @@ class NodeStore:
     def prune(self) -> None:
         """Forget all but the newest checkpoints."""
         keys = self.keys()
-        if len(keys) > KEPT:
-            self.drop_before(keys[-KEPT])
+        if len(keys) > self._kept:
+            self.drop_before(keys[-self._kept])
 
     def roll_back(self, key: int, trim: Stamp) -> None:
         """The node starts from a checkpoint (0: its initial state): what came after it is void."""

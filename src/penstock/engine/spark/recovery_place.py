@@ -41,6 +41,14 @@ def recovery_place(
     if len(set(loop_units(plan).values())) > 1:
         log.warning("a flow with several separate loops cannot recover from a lost host")
         return None
+    unrepeatable = [s.name for c in plan.chains for s in c.stages if not s.operator.repeatable]
+    if unrepeatable:
+        log.warning(
+            "stage %s cannot be repeated, so this flow cannot recover from a lost host: let it ask "
+            "for what varies through ctx.now(), ctx.random() or ctx.call()",
+            ", ".join(unrepeatable),
+        )
+        return None
     if store is not None:
         return RecoveryPlace(store.path, sync=True)
     if not one_machine:
