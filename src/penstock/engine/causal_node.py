@@ -188,9 +188,10 @@ class CausalRunner(NodeRunner):
     def _complete(self, effect: Complete) -> None:
         machine = self.causal
         cut_us = effect.cut_us or self._cut_us
+        rows = self.chain.rows_out
         watermarks = self.chain.complete(effect.epoch, effect.watermark_us)
         self._release(effect.epoch)
-        if self.store is not None and self._checkpoint_due(effect.epoch):
+        if self.store is not None and self._checkpoint_due(self.chain.rows_out == rows):
             machine.checkpoint_due = True
         self._note()
         self.perform(machine.completed(effect.epoch, watermarks, cut_us))
@@ -230,11 +231,13 @@ class CausalRunner(NodeRunner):
                 return
         self.perform(self.causal.determinants_stored(diffs[-1][0].stamp))
 
-    def _checkpoint_due(self, _epoch: int) -> bool:
+    def _checkpoint_due(self, calm: bool) -> bool:
+        """Whether to take a checkpoint; better after an epoch that had no results to hurry with."""
         # A state that knows of an end of its input is of no use to the next run.
         if self.causal.newest >= EPOCH_END:
             return False
-        return not self._writing and time.monotonic() >= self._checkpoint_at
+        wait_s = 0.0 if calm else self.checkpoint_s
+        return not self._writing and time.monotonic() >= self._checkpoint_at + wait_s
 
     def _take_checkpoint(self, effect: TakeCheckpoint) -> None:
         if self.store is None or self._writing:

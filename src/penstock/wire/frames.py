@@ -110,8 +110,12 @@ def decode_frame(metadata: Any, rows: pa.RecordBatch | None) -> Frame:
 
 def _message(header: tuple[Any, ...], payload: object) -> Message:
     """A message from its header; one with a stamp has a diff as well."""
+    kind, link, sender, target, incarnation, sequence, time, watermark_us, cut_us, size = (
+        header[:10]
+    )  # fmt: skip
+    at = Time.from_wire(time)
     message = Message(
-        *header[:6], Time.from_wire(header[6]), header[7], header[8], payload, header[9]
+        kind, link, sender, target, incarnation, sequence, at, watermark_us, cut_us, payload, size
     )
     if len(header) == 10:
         return message
