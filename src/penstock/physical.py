@@ -175,19 +175,26 @@ class PhysicalPlan:
         placed: dict[int, int] = {}
         turn = 0
         for chain in self.chains:
-            near = self._forward_parent(chain)
+            near = self._neighbour(chain)
             for shard, node in enumerate(chain.nodes):
                 if chain.on_driver:
                     placed[node] = driver
                 elif near is not None:
-                    placed[node] = placed[near.first_node + shard]
+                    placed[node] = placed[near.first_node + shard % near.shards]
                 else:
                     placed[node] = hosts[turn % len(hosts)]
                     turn += 1
         return placed
 
-    def _forward_parent(self, chain: Chain) -> Chain | None:
-        for link in self.links_into(chain.index):
+    def _neighbour(self, chain: Chain) -> Chain | None:
+        """The chain whose nodes it is best placed with, if there is one."""
+        into = self.links_into(chain.index)
+        if chain.shards == 1 and len(into) == 1:
+            # One that gathers from several: with the first of them, unless that is busy reading.
+            parent = self.chains[into[0].source_chain]
+            if not (parent.is_source or parent.on_driver or parent.index > chain.index):
+                return parent
+        for link in into:
             parent = self.chains[link.source_chain]
             if (
                 isinstance(link.exchange, Forward)

@@ -95,6 +95,7 @@ class Transport:
         self.host = host
         self.secret = secret
         self.window_bytes = window_bytes
+        self.message_bytes = max(64, window_bytes // WINDOW_MESSAGES)
         self.tuning = tuning or Tuning()
         self.on_message = on_message
         self.on_control = on_control
@@ -209,7 +210,7 @@ class Transport:
 
     def _cost(self, size: int) -> int:
         """What a message costs of its target's credit: small ones are work, too."""
-        return size + max(64, self.window_bytes // WINDOW_MESSAGES)
+        return size + self.message_bytes
 
     # -- ending ----------------------------------------------------------------------------------
 
@@ -283,7 +284,8 @@ class _Outgoing:
 
     def flush(self, alone: bool = True) -> None:
         """Let what was pushed go: at once if that is little, by the channel's thread otherwise."""
-        little = self.sender.kept_bytes < self.transport.tuning.passing_bytes
+        paid = self.sender.kept * self.transport.message_bytes
+        little = self.sender.kept_bytes - paid < self.transport.tuning.passing_bytes
         if not (alone and little and self._write_in_passing()):
             self.wake()
 
