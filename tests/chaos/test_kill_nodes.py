@@ -1,0 +1,75 @@
+"""Nodes of a running flow are killed, connections cut: nothing is lost, nobody else restarts."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.bench.chaos import Chaos, torture
+from penstock.bench.recovery import trials_of
+from penstock.engine.spark.session import local_session
+
+WAIT_S = 150
+
+
+@pytest.fixture
+def roomy(session_slot: Any) -> SparkSession:
+    """A session with slots for a host per node."""
+    return session_slot.use("roomy", lambda: local_session("penstock-tests", hosts=8))
+
+
+def test_killed_nodes_restart_alone_and_the_tables_are_right(
+    roomy: SparkSession, at_length: bool
+) -> None:
+    kills = 14 if at_length else 3
+    result = torture(roomy, Chaos(kills=kills, rate=5_000, seconds=15 + 6 * kills))
+    assert result["kills"] == kills
+    assert (result["lost"], result["duplicated"], result["disordered"]) == (0, 0, 0)
+    assert result["equal"]
+    assert result["other_restarted"] == 0
+    assert result["recoveries"] >= kills
+    for one in result["each"]:
+        assert one["node"] in one["restarted_nodes"]
+        assert one["recovery_s"] is not None
+
+
+def test_cut_connections_restart_nobody(roomy: SparkSession) -> None:
+    result = torture(roomy, Chaos(kills=4, rate=5_000, seconds=15, connections=True))
+    assert result["cuts"] == 4
+    assert result["equal"]
+    assert (result["restarted"], result["recoveries"]) == (0, 0)
+
+
+@pytest.mark.parametrize("recovery", ["causal", "purge"])
+def test_sums_per_author_survive_the_death_of_the_sharder(
+    roomy: SparkSession, recovery: str
+) -> None:
+    seconds, normal_ms = trials_of(roomy, 20_000, recovery, trials=2)
+    assert len(seconds) == 2
+    assert all(0 < each < 60 for each in seconds)
+    assert normal_ms > 0
+
+
+def test_the_demo_kills_processes_and_every_count_is_right(
+    session_slot: Any, tmp_path: Path
+) -> None:
+    session_slot.clear()
+    words = ["demo", "ysb", "--seconds", "8", "--rate", "100000", "--kill", "2", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-c", "from penstock.cli import main; main()", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["lost"], result["duplicated"]) == (0, 0)
+    assert result["kills"] == 2
+    assert len(result["recoveries"]) == 2
+    for one in result["recoveries"]:
+        assert one["lost"] == one["restarted"]

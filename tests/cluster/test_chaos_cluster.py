@@ -1,0 +1,17 @@
+"""An executor's JVM is killed: its hosts start again elsewhere, nothing is lost or doubled."""
+
+from pyspark.sql import SparkSession
+
+from penstock.bench.chaos import Chaos, torture
+from penstock.testing.cluster import StandaloneCluster
+
+
+def test_a_killed_executor_takes_its_nodes_and_nobody_else(
+    cluster: StandaloneCluster, cluster_spark: SparkSession
+) -> None:
+    settings = Chaos(kills=1, rate=5_000, seconds=30, cluster=True, hosts=5, standby=0)
+    result = torture(cluster_spark, settings, cluster)
+    assert result["kills"] == 1
+    assert result["equal"]
+    assert result["other_restarted"] == 0
+    assert result["each"][0]["restarted_nodes"]
