@@ -195,7 +195,7 @@ class CausalAgent:
         runner.chain.repeatable = True
         runner.chain.keep_pending = store is not None and not chain.loops
         if store is not None:
-            runner.key = max(store.keys(), default=0)
+            runner.key = store.newest()
         if state is not None:
             runner.chain.restore(state, start.completed)
         else:

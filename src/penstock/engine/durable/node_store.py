@@ -42,6 +42,7 @@ LOG_BYTES_MAX = 1 << 17
 """A log of determinants is cut at its beginning when it is longer than this."""
 
 _NAME = re.compile(r"checkpoint-(\d{12,})\.arrow")
+_EVER = re.compile(r"checkpoint-(\d{12,})\.(?:arrow|damaged)")
 
 
 class NodeStore:
@@ -70,6 +71,11 @@ class NodeStore:
         return sorted(
             int(found.group(1)) for name in self._names() if (found := _NAME.fullmatch(name))
         )
+
+    def newest(self) -> int:
+        """The key of the newest checkpoint that there ever was, of use or not; 0: there was none."""
+        found = [_EVER.fullmatch(name) for name in self._names()]
+        return max((int(one.group(1)) for one in found if one), default=0)
 
     def write_checkpoint(self, key: int, checkpoint: Checkpoint, state: ChainState) -> int:
         """Make a checkpoint durable; returns its size in bytes."""
@@ -214,13 +220,13 @@ def read_stored(
 ) -> Stored:
     """What a plan may build on: reports of the checkpoints, and the determinants.
 
-    Key 0 stands for the initial state.  It is there unless determinants that it would need are
-    gone.  Checkpoints that cannot be read are left out.
+    Key 0 stands for the initial state.  It is there as long as nobody may have forgotten what came
+    after it: until there was a second checkpoint.  Checkpoints that cannot be read are left out.
     """
     store = NodeStore(directory, stage, shard, incarnation)
     begin, determinants = store.determinants()
     saved: list[Saved] = []
-    if begin == ZERO:
+    if begin == ZERO and store.newest() < KEPT:
         initial = Report(
             node,
             clock=dict.fromkeys(parents, Position()),
