@@ -189,8 +189,8 @@ class PhysicalPlan:
     def _neighbour(self, chain: Chain) -> Chain | None:
         """The chain whose nodes it is best placed with, if there is one."""
         into = self.links_into(chain.index)
-        if chain.shards == 1 and len(into) == 1:
-            # One that gathers from several: with the first of them, unless that is busy reading.
+        if chain.sinks and chain.shards == 1 and len(into) == 1:
+            # A sink that gathers from several: with the first of them, unless that is busy reading.
             parent = self.chains[into[0].source_chain]
             if not (parent.is_source or parent.on_driver or parent.index > chain.index):
                 return parent

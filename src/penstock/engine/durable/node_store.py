@@ -73,7 +73,7 @@ class NodeStore:
         )
 
     def newest(self) -> int:
-        """The key of the newest checkpoint that there ever was, of use or not; 0: there was none."""
+        """The key of the newest checkpoint that there ever was, of use or not; 0: none."""
         found = [_EVER.fullmatch(name) for name in self._names()]
         return max((int(one.group(1)) for one in found if one), default=0)
 

@@ -41,6 +41,7 @@ from penstock.engine.settings import RunSettings
 from penstock.engine.spark.host_events import HostEvents
 from penstock.engine.spark.host_task import (
     DRIVER,
+    FROZEN_S,
     HostTask,
     build_nodes,
     forget,
@@ -278,6 +279,7 @@ class Controller(HostEvents):
 
     def _run(self) -> None:
         ping_at = progress_at = 0.0
+        turn = time.monotonic()
         while not self._over.is_set():
             try:
                 event = self._events.get(timeout=0.1)
@@ -286,6 +288,10 @@ class Controller(HostEvents):
             else:
                 self._perform(event)
             now = time.monotonic()
+            if now - turn > FROZEN_S:  # this process did not run: nobody could be heard
+                for info in self.hosts.values():
+                    info.heard_s += now - turn
+            turn = now
             if now >= ping_at:
                 ping_at = now + PING_S
                 committed = min(self.machine.committed.values(), default=self.resume)

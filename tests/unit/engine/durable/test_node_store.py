@@ -161,11 +161,19 @@ def test_damaged_checkpoints_are_left_out(tmp_path: Path, caplog: pytest.LogCapt
     data[70] ^= 1  # a block: the footer does not show it
     store.checkpoint_path(3).write_bytes(data)
     with caplog.at_level(logging.WARNING):
-        assert [saved.key for saved in stored(tmp_path).checkpoints] == [0, 1, 3]
+        assert [saved.key for saved in stored(tmp_path).checkpoints] == [1, 3]
     assert "000000000002.arrow is left out" in caplog.text
     with pytest.raises(TransientError, match="the checkpoint before it"):
         load_checkpoint(store, 3)
-    assert [saved.key for saved in stored(tmp_path).checkpoints] == [0, 1]
+    assert [saved.key for saved in stored(tmp_path).checkpoints] == [1]
+
+
+def test_the_initial_state_is_of_no_use_once_others_forget(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for key in (1, 2):
+        store.write_checkpoint(key, made(key), STATE)
+        store.checkpoint_path(key).write_bytes(b"short")
+    assert stored(tmp_path).checkpoints == ()
 
 
 def test_what_came_after_the_start_is_void(tmp_path: Path) -> None:
