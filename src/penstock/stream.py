@@ -104,7 +104,8 @@ class Stream:
         A function of two arguments also gets a context: ``ctx.now()``, ``ctx.random()`` and
         ``ctx.call(function, ...)`` give the time, random numbers and answers from outside in a way
         that a replay repeats.  A function that cannot be repeated otherwise is marked
-        ``repeatable=False``; a flow with such a stage ends when a host is lost.
+        ``repeatable=False``: then what it made is made durable before it leaves, and a replay is
+        given that instead of calling it again.
         """
         return self._then(map_in_arrow.MapInArrow(func, schema, repeatable))
 

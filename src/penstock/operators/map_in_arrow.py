@@ -37,21 +37,22 @@ class MapInArrow(StatelessOperator):
         self.func = func
         self.schema = parse_schema(schema, what="mapInArrow")
         self._repeatable = repeatable
-        self._takes_context = _parameters(func) > 1
+        self.takes_context = _parameters(func) > 1
+        if self.takes_context and not repeatable:
+            raise SchemaError(
+                "mapInArrow: a function with a context is repeatable; one that is not has no use "
+                "for it: leave out the second argument, or repeatable=False"
+            )
 
     def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
         return (self.schema,)
 
     @property
     def asks(self) -> bool:
-        return self._takes_context
-
-    @property
-    def repeatable(self) -> bool:
-        return self._repeatable
+        return self.takes_context or not self._repeatable
 
     def vertex(self) -> Vertex:
-        return _ContextVertex(self) if self._takes_context else super().vertex()
+        return _ContextVertex(self, self._repeatable) if self.asks else super().vertex()
 
     def kernel(self) -> Kernel:
         return self.bound(self.func)
@@ -81,18 +82,38 @@ class MapInArrow(StatelessOperator):
 
 
 class _ContextVertex(Vertex):
-    """Gives the function its context."""
+    """Gives the function its context; what one that is not repeatable made is noted itself."""
 
-    def __init__(self, operator: MapInArrow) -> None:
+    def __init__(self, operator: MapInArrow, repeatable: bool) -> None:
         self._operator = operator
+        self._repeatable = repeatable
 
     def open(self, context: VertexContext) -> None:
         super().open(context)
         func = self._operator.func
-        self._kernel = self._operator.bound(lambda batches: func(batches, context))
+        if self._operator.takes_context:
+            self._kernel = self._operator.bound(lambda batches: func(batches, context))
+        else:
+            self._kernel = self._operator.bound(func)
 
     def onRecv(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
-        self.sendBy(0, self._kernel(batch), time)
+        if self._repeatable:
+            made = self._kernel(batch)
+        else:
+            made = _unpacked(self.call(lambda: _packed(self._kernel(batch))))
+        self.sendBy(0, made, time)
+
+
+def _packed(batch: pa.RecordBatch) -> bytes:
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, batch.schema) as stream:
+        stream.write_batch(batch)
+    return bytes(out.getvalue().to_pybytes())
+
+
+def _unpacked(data: bytes) -> pa.RecordBatch:
+    with pa.ipc.open_stream(data) as stream:
+        return stream.read_next_batch()
 
 
 def _parameters(func: BatchFunction) -> int:

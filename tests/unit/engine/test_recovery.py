@@ -1,5 +1,6 @@
 """Hosts that die under a running flow: only their nodes restart, and no row is lost or doubled."""
 
+import random
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -349,3 +350,25 @@ def test_a_growing_graph_survives_in_its_loop() -> None:
         for row in out.epochs()[epoch].to_pylist():
             latest[row["vertex"]] = row["component"]
     assert latest == {n: n % 7 for n in range(20_007)}
+
+
+def diced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Nobody knows what it makes."""
+    for batch in batches:
+        chances = [random.random() for _ in range(batch.num_rows)]
+        yield pa.record_batch({"n": batch.column("n"), "chance": chances})
+
+
+def test_what_cannot_be_repeated_is_kept() -> None:
+    flow = Flow()
+    made = (
+        source(flow)
+        .keyBy("n")
+        .mapInArrow(diced, "n BIGINT, chance DOUBLE", repeatable=False)
+        .name("diced")
+    )
+    sinks = [made.filter("n % 2 = 0").keyBy("n").name(name).memory() for name in ("one", "other")]
+    run_killing(flow, ["diced[0]", "one[1]", "diced[1]"])
+    first, second = ({row["n"]: row["chance"] for row in sink.toPylist()} for sink in sinks)
+    assert sorted(first) == list(range(0, ROWS, 2))
+    assert first == second
