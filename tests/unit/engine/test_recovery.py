@@ -14,7 +14,7 @@ import pytest
 
 from penstock import Flow
 from penstock import functions as F
-from penstock.errors import HostLostError, SettingsError, TransientError
+from penstock.errors import HostLostError, PenstockError, SettingsError, TransientError
 from penstock.flow import Stream
 from penstock.library.graphs import connected_components
 from penstock.testing.local import LocalQuery, start_local
@@ -372,3 +372,45 @@ def test_what_cannot_be_repeated_is_kept() -> None:
     first, second = ({row["n"]: row["chance"] for row in sink.toPylist()} for sink in sinks)
     assert sorted(first) == list(range(0, ROWS, 2))
     assert first == second
+
+
+def damage(query: LocalQuery, node: str, newest: int) -> None:
+    """Spoil the newest checkpoints of a node, as many as there are after a while."""
+    stage, shard = node[:-1].split("[")
+    recovery = query._controller.recovery
+    assert recovery is not None
+    folder = recovery.directory / "state" / stage / f"{int(shard):05d}"
+    deadline = time.monotonic() + WAIT_S
+    while len(files := sorted(folder.glob("*/*.arrow"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    for file in files[-newest:]:
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        file.write_bytes(data)
+
+
+def test_a_damaged_checkpoint_is_passed_over() -> None:
+    flow = Flow()
+    out = counted(flow).memory()
+    query = start_local(flow, hosts=3, checkpointInterval="300 ms")
+    try:
+        damage(query, "counts[0]", newest=1)
+        query.kill("counts[0]")
+        await_recovery(query)
+        assert query.awaitTermination(WAIT_S)
+    finally:
+        query.stop()
+    assert found_counts(out.toPylist()) == expected_counts()
+
+
+def test_when_nothing_is_left_the_flow_says_so() -> None:
+    flow = Flow()
+    counted(flow).memory()
+    query = start_local(flow, hosts=3, checkpointInterval="1 second")
+    try:
+        damage(query, "counts[0]", newest=2)
+        query.kill("counts[0]")
+        with pytest.raises(PenstockError, match="cannot be recovered"):
+            query.awaitTermination(WAIT_S)
+    finally:
+        query.stop()

@@ -42,7 +42,7 @@ LOG_BYTES_MAX = 1 << 17
 """A log of determinants is cut at its beginning when it is longer than this."""
 
 _NAME = re.compile(r"checkpoint-(\d{12,})\.arrow")
-_EVER = re.compile(r"checkpoint-(\d{12,})\.(?:arrow|damaged)")
+_EVER = re.compile(r"checkpoint-(\d{12,})\.(?:arrow|damaged|void)")
 
 
 class NodeStore:
@@ -116,9 +116,10 @@ class NodeStore:
     def drop_before(self, key: int) -> None:
         """Forget the checkpoints before one, and now and then the determinants before them."""
         keys = self.keys()
-        for old in keys:
-            if old < key:
-                self.checkpoint_path(old).unlink(missing_ok=True)
+        for name in self._names():
+            found = _EVER.fullmatch(name)
+            if found and int(found.group(1)) < key:
+                (self.path / name).unlink(missing_ok=True)
         kept = [one for one in keys if one >= key]
         if kept and self._log.size_bytes > LOG_BYTES_MAX:
             begin = read_report(self.checkpoint_path(kept[0])).stamp
@@ -131,10 +132,15 @@ class NodeStore:
             self.drop_before(keys[-self._kept])
 
     def roll_back(self, key: int, trim: Stamp) -> None:
-        """The node starts from a checkpoint (0: its initial state): what came after it is void."""
+        """The node starts from a checkpoint (0: its initial state): what came after it is void.
+
+        That it was there is remembered: others may have forgotten what came before it.
+        """
         for newer in self.keys():
             if newer > key:
-                self.checkpoint_path(newer).unlink(missing_ok=True)
+                path = self.checkpoint_path(newer)
+                os.truncate(path, 0)
+                os.replace(path, path.with_suffix(".void"))
         self.truncate_determinants(trim)
 
     # -- determinants ----------------------------------------------------------------------------
