@@ -88,6 +88,15 @@ def test_a_sharder_and_its_sources_restart_and_no_row_is_lost_or_doubled() -> No
     assert Counter(row["n"] for row in out.toPylist()) == Counter(range(0, ROWS, 3))
 
 
+def test_what_does_not_fit_into_memory_is_sent_again_from_disk() -> None:
+    flow = Flow()
+    out = source(flow).filter("n % 3 = 0").keyBy("n").select("n").name("d").memory()
+    query = run_killing(flow, ["d[0]", "d[1]"], logBytes=2_000)
+    assert Counter(row["n"] for row in out.toPylist()) == Counter(range(0, ROWS, 3))
+    logs = [figures.get("log_memory_bytes", 0) for figures in query._controller.figures().values()]
+    assert max(logs) < 100_000
+
+
 def counted(flow: Flow) -> Any:
     return (
         source(flow)
