@@ -248,11 +248,10 @@ class Recovery:
             self._tell(host, body)
 
     def _start(self, starts: Mapping[int, list[StartNode]]) -> None:
-        if starts and self.history and self.history[-1].planned_us is None:
-            self.history[-1].planned_us = now_us()
-            self.history[-1].restarted = [
-                self.plan.node_name(effect.node) for some in starts.values() for effect in some
-            ]
+        names = [self.plan.node_name(effect.node) for some in starts.values() for effect in some]
+        for entry in self._unfinished() if starts else ():
+            # A plan for more failures takes the place of the one before.
+            entry.planned_us, entry.restarted = now_us(), names
         loops = [e for some in starts.values() for e in some if e.node in self.graph.units]
         if loops and self._hub is not None:
             self._hub.restart(loops[0].start.completed)
@@ -278,8 +277,8 @@ class Recovery:
             )
 
     def _open(self, edges: Mapping[int, list[OpenEdge]]) -> None:
-        if edges and self.history and self.history[-1].started_us is None:
-            self.history[-1].started_us = now_us()
+        for entry in self._unfinished() if edges else ():
+            entry.started_us, entry.opened_us = now_us(), None
         # Everybody hears of it: credit goes back on a channel of the receiver's own.
         for host in self._hosts() if edges else ():
             self._send(
@@ -311,15 +310,16 @@ class Recovery:
     def _addresses(self) -> dict[int, str]:
         return {host: str(self._address_of(host)) for host in self._hosts()}
 
+    def _unfinished(self) -> list[RecoveryEntry]:
+        return [entry for entry in self.history if entry.recovered_us is None]
+
     def _note(self) -> None:
         """Keep the history."""
-        if not self.history:
-            return
-        entry = self.history[-1]
-        if entry.started_us is not None and entry.opened_us is None and self.machine.open:
-            entry.opened_us = now_us()
-        if entry.opened_us is not None and entry.recovered_us is None and self.machine.quiet:
-            entry.recovered_us = now_us()
+        for entry in self._unfinished():
+            if entry.started_us is not None and entry.opened_us is None and self.machine.open:
+                entry.opened_us = now_us()
+            if entry.opened_us is not None and self.machine.quiet:
+                entry.recovered_us = now_us()
 
     def _give_up(self, reason: str) -> None:
         """Causal recovery is impossible: everybody goes back to the last consistent checkpoint."""
