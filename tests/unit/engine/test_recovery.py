@@ -341,7 +341,7 @@ def test_time_and_chance_are_the_same_in_a_replay() -> None:
 
 def test_a_growing_graph_survives_in_its_loop() -> None:
     flow = Flow()
-    edges = source(flow, 20_000).select("n AS one", "n + 7 AS other")
+    edges = source(flow, 20_000).select("n AS one", "cast(floor(n / 10) as bigint) AS other")
     out = connected_components(edges, name="components").memory()
     query = start_local(flow, hosts=3, checkpointInterval="200 ms")
     try:
@@ -358,7 +358,7 @@ def test_a_growing_graph_survives_in_its_loop() -> None:
     for epoch in sorted(out.epochs()):
         for row in out.epochs()[epoch].to_pylist():
             latest[row["vertex"]] = row["component"]
-    assert latest == {n: n % 7 for n in range(20_007)}
+    assert latest == dict.fromkeys(range(20_000), 0)
 
 
 def diced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
