@@ -57,3 +57,27 @@ def test_a_frozen_host_holds_the_others_up_with_flat_memory_and_exact_results(
     assert sum(row["n"] for row in last.values()) == rows
     assert sum(row["total"] for row in last.values()) == rows * (rows - 1) // 2
     assert max(out.epochs()) > stuck
+
+
+def test_a_host_that_stays_silent_is_replaced_and_not_heard_again(spark: SparkSession) -> None:
+    def numbers(offset: int, n: int) -> pa.RecordBatch:
+        return pa.record_batch({"id": np.arange(offset, offset + n)})
+
+    flow = Flow("silent")
+    made = flow.generate(numbers, shards=2, rate=5_000, rows=50_000, name="numbers")
+    out = made.keyBy("id").select("id", "id * 2 AS twice").name("doubled").memory()
+    query = flow.start(spark, hosts=3, hostTimeout="1500 ms")
+    wait_until(out.toPylist, 20, "rows")
+    host = next(node["host"] for node in query.nodes() if node["name"] == "doubled[0]")
+    victim = hosts_of(query)[host]
+    victim.suspend()
+    try:
+        wait_until(lambda: query.recoveries, 20, "the loss of the host")
+        wait_until(lambda: query.recoveries[-1]["recovered_us"], 20, "the recovery")
+        assert "doubled[0]" in query.recoveries[0]["lost"]
+        assert "not heard" in query.recoveries[0]["reason"]
+    finally:
+        victim.resume()
+    assert query.awaitTermination(60)
+    assert sorted(row["id"] for row in out.toPylist()) == list(range(50_000))
+    wait_until(lambda: not victim.is_running(), 20, "the end of the process that woke up")

@@ -34,7 +34,7 @@ from penstock.engine.causal_loop import LoopRunner
 from penstock.engine.causal_node import CausalRunner
 from penstock.engine.causal_source import CausalSourceDriver, resume_record
 from penstock.engine.clock import EpochClock
-from penstock.engine.durable import CheckpointWriter, NodeStore, SpillFile, load_checkpoint
+from penstock.engine.durable import CheckpointWriter, NodeStore, SpillFile
 from penstock.engine.host import Host
 from penstock.engine.store import BoundaryLog
 from penstock.errors import PeerError, PenstockError, TransientError
@@ -185,7 +185,7 @@ class CausalAgent:
             store.roll_back(start.checkpoint or 0, start.trim)
             if start.checkpoint:
                 try:
-                    checkpoint, state = load_checkpoint(store, start.checkpoint)
+                    checkpoint, state = store.load_checkpoint(start.checkpoint)
                 except TransientError as error:
                     log.warning("%s", error)
                     self.tell({"kind": "broken", "node": node, "incarnation": incarnation})

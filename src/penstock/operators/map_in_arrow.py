@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from penstock.errors import FunctionError, SchemaError
+from penstock.errors import FunctionError, SchemaError, UsageError
 from penstock.expressions import describe_expression, parse_schema
 from penstock.operators.base import Kernel, StatelessOperator
 from penstock.vertex import Time, Vertex, VertexContext
+from penstock.wire.frames import read_batch, write_batch
 
 __all__ = ["BatchFunction", "MapInArrow"]
 
@@ -39,7 +40,7 @@ class MapInArrow(StatelessOperator):
         self._repeatable = repeatable
         self.takes_context = _parameters(func) > 1
         if self.takes_context and not repeatable:
-            raise SchemaError(
+            raise UsageError(
                 "mapInArrow: a function with a context is repeatable; one that is not has no use "
                 "for it: leave out the second argument, or repeatable=False"
             )
@@ -100,20 +101,9 @@ class _ContextVertex(Vertex):
         if self._repeatable:
             made = self._kernel(batch)
         else:
-            made = _unpacked(self.call(lambda: _packed(self._kernel(batch))))
+            noted = self.call(lambda: write_batch(self._kernel(batch)).to_pybytes())
+            made = read_batch(pa.py_buffer(noted), self._operator.schema)
         self.sendBy(0, made, time)
-
-
-def _packed(batch: pa.RecordBatch) -> bytes:
-    out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, batch.schema) as stream:
-        stream.write_batch(batch)
-    return bytes(out.getvalue().to_pybytes())
-
-
-def _unpacked(data: bytes) -> pa.RecordBatch:
-    with pa.ipc.open_stream(data) as stream:
-        return stream.read_next_batch()
 
 
 def _parameters(func: BatchFunction) -> int:

@@ -7,7 +7,7 @@ The folder belongs to one incarnation.  A fence renames it, so that whatever the
 refused by the file system itself.
 """
 
-from penstock.engine.durable.node_store import NodeStore, fence, load_checkpoint, read_stored
+from penstock.engine.durable.node_store import NodeStore, fence, read_stored
 from penstock.engine.durable.spill import SpillFile
 from penstock.engine.durable.writer import CheckpointWriter
 
@@ -16,6 +16,5 @@ __all__ = [
     "NodeStore",
     "SpillFile",
     "fence",
-    "load_checkpoint",
     "read_stored",
 ]

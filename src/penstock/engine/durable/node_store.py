@@ -32,7 +32,7 @@ from penstock.engine.durable.determinants import DeterminantLog
 from penstock.engine.store_log import sync_directory
 from penstock.errors import PeerError, TransientError
 
-__all__ = ["NodeStore", "fence", "load_checkpoint", "read_stored"]
+__all__ = ["NodeStore", "fence", "read_stored"]
 
 log = logging.getLogger(__name__)
 
@@ -180,11 +180,6 @@ class NodeStore:
             node=self.name,
             incarnation=self.incarnation,
         )
-
-
-def load_checkpoint(store: NodeStore, key: int) -> tuple[Checkpoint, ChainState]:
-    """See :meth:`NodeStore.load_checkpoint`."""
-    return store.load_checkpoint(key)
 
 
 def fence(

@@ -119,8 +119,9 @@ class Recovery:
     def host_lost(self, host: int, replacement: int, reason: str) -> None:
         """A host is gone; its nodes will run on another one."""
         nodes = [node for node, at in self.placement.items() if at == host]
-        self.move(host, replacement)
+        self.placement.update(dict.fromkeys(nodes, replacement))
         self._gone.append(host)
+        reason = reason.removeprefix(f"host {host} was lost: ")
         names = [self.plan.node_name(node) for node in nodes]
         for node in nodes:
             self._restarts[node] += 1
@@ -135,14 +136,6 @@ class Recovery:
         self.history.append(RecoveryEntry(number, names, reason, now_us()))
         lost = self.graph.kinds if self._purges else nodes
         self._perform(self.machine.lost({n: self._incarnation(n) for n in lost}))
-
-    def move(self, host: int, other: int) -> None:
-        """Nodes that were to run on one host run on another one."""
-        for node, at in self.placement.items():
-            if at == host:
-                self.placement[node] = other
-        if host in self._held:
-            self._held.setdefault(other, []).extend(self._held.pop(host))
 
     def host_ready(self, host: int) -> None:
         """A host can take nodes now."""

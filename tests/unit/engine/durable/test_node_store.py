@@ -17,7 +17,6 @@ from penstock.engine.durable import (
     CheckpointWriter,
     NodeStore,
     fence,
-    load_checkpoint,
     node_store,
     read_stored,
 )
@@ -61,7 +60,7 @@ def test_what_was_written_is_found_by_the_next_incarnation(tmp_path: Path, sync:
     found = stored(tmp_path, 4)
     assert [(saved.key, saved.report.stamp) for saved in found.checkpoints] == [(0, ()), (1, (5,))]
     assert found.determinants == tuple(map(determinant, (6, 7, 8)))
-    checkpoint, state = load_checkpoint(NodeStore(tmp_path, STAGE, SHARD, 4), 1)
+    checkpoint, state = NodeStore(tmp_path, STAGE, SHARD, 4).load_checkpoint(1)
     assert checkpoint == made(5)
     assert state == STATE
 
@@ -164,7 +163,7 @@ def test_damaged_checkpoints_are_left_out(tmp_path: Path, caplog: pytest.LogCapt
         assert [saved.key for saved in stored(tmp_path).checkpoints] == [1, 3]
     assert "000000000002.arrow is left out" in caplog.text
     with pytest.raises(TransientError, match="the checkpoint before it"):
-        load_checkpoint(store, 3)
+        store.load_checkpoint(3)
     assert [saved.key for saved in stored(tmp_path).checkpoints] == [1]
 
 
