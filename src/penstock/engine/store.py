@@ -2,6 +2,7 @@
 
     metadata.json                     the flow's id, name, version, and the stages that matter
     lock                              held by the one driver that runs the flow
+    driver.json                       while it runs: where that driver can be reached
     sources/<stage>/shard-00000.log   the end of each epoch: position, journal, watermark
     commits/<stage>.log               how far each sink has got
 
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from penstock.engine.control import DRIVER_FILE, Driver
 from penstock.engine.store_log import BoundaryLog, CommitLog, Resume, write_durably
 from penstock.errors import SettingsError
 from penstock.paths import local_path
@@ -120,12 +122,22 @@ class FlowStore:
             self._commits[stage] = CommitLog(self.path / "commits" / f"{stage}.log")
         return self._commits[stage]
 
+    def announce(self, driver: Driver) -> None:
+        """Say where the driver that holds the store can be reached, until it is closed."""
+        fresh = self.path / f"{DRIVER_FILE}.new"
+        fresh.unlink(missing_ok=True)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(driver.to_json())
+        fresh.replace(self.path / DRIVER_FILE)
+
     def close(self) -> None:
         """Close the files and let another driver have the store."""
         for log in self._commits.values():
             log.close()
         self._commits.clear()
         if self._lock is not None:
+            (self.path / DRIVER_FILE).unlink(missing_ok=True)
             os.close(self._lock)
             self._lock = None
 

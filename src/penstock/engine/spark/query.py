@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.core.machine.controller import Phase
 from penstock.engine.clock import now_us
+from penstock.engine.control import ControlServer
 from penstock.engine.settings import RunSettings
 from penstock.engine.spark.controller import Controller
 from penstock.engine.spark.host_task import DRIVER
+from penstock.engine.spark.requests import serve
 from penstock.engine.store import FlowStore
 from penstock.errors import PenstockError, SettingsError, TransientError
 from penstock.flow import Flow
@@ -72,6 +74,8 @@ class FlowQuery:
         self.runId = str(uuid.uuid4())
         self.flow = flow
         self._settings = settings
+        self._store = store
+        self._control: ControlServer | None = None
         self._recent: deque[FlowProgress] = deque(maxlen=RECENT)
         self._listeners: list[FlowListener] = []
         self._ended = threading.Event()
@@ -96,6 +100,7 @@ class FlowQuery:
 
     def _start(self) -> None:
         """Launch, and wait until the hosts are up or it is clear that they will not be."""
+        self._control = serve(self, self._store)
         self._controller.start()
         deadline = time.monotonic() + self._settings.s("startTimeout") + 5
         while self._controller.machine.phase in (Phase.LAUNCHING, Phase.PREPARING):
@@ -292,6 +297,8 @@ class FlowQuery:
 
     def _on_ended(self, error: PenstockError | None) -> None:
         self._error = error
+        if self._control is not None:
+            self._control.close()
         self._ended.set()
         for listener in list(self._listeners):
             self._call(listener.onQueryTerminated, self, error)

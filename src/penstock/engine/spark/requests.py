@@ -1,0 +1,69 @@
+"""What can be asked of a running flow from outside: its handle's methods, by name.
+
+Each is registered with the flow's control channel (:mod:`penstock.engine.control`).  Another method
+of the handle becomes reachable with one line in :func:`serve`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from penstock.engine.control import ControlServer
+from penstock.engine.store import FlowStore
+from penstock.errors import SettingsError
+
+if TYPE_CHECKING:
+    from penstock.engine.spark.query import FlowQuery
+
+__all__ = ["method", "serve"]
+
+log = logging.getLogger(__name__)
+
+
+def serve(query: FlowQuery, store: FlowStore | None) -> ControlServer | None:
+    """Open a flow's control channel; a flow runs without one where sockets cannot be had."""
+    try:
+        server = ControlServer(query.name)
+        server.register("status", lambda _: _status(query))
+        server.register("nodes", method(query.nodes))
+        server.register("recoveries", lambda _: query.recoveries)
+        server.register("kill", method(query.kill, "node"))
+        server.register("sever", method(query.severConnections, "host"))
+        server.register("stop", method(query.stop))
+        server.start()
+        if store is not None:
+            store.announce(server.driver)
+    except (OSError, SettingsError) as error:
+        log.warning("flow %s cannot be controlled from outside: %s", query.name, error)
+        return None
+    return server
+
+
+def method(function: Callable[..., Any], *names: str) -> Callable[[dict[str, Any]], Any]:
+    """A handler that calls ``function`` with the arguments called ``names`` and takes no others."""
+
+    def handle(arguments: dict[str, Any]) -> Any:
+        for name in arguments:
+            if name not in names:
+                known = ", ".join(names) or "none"
+                raise SettingsError(f"there is no argument {name!r}; the arguments are {known}")
+        missing = [name for name in names if name not in arguments]
+        if missing:
+            raise SettingsError(f"argument {missing[0]!r} is missing")
+        return function(*(arguments[name] for name in names))
+
+    return handle
+
+
+def _status(query: FlowQuery) -> dict[str, Any]:
+    progress = query.lastProgress
+    return {
+        "name": query.name,
+        "id": query.id,
+        "runId": query.runId,
+        **query.status,
+        "hosts": query.hosts,
+        "progress": None if progress is None else dict(progress),
+    }
