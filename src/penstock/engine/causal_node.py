@@ -344,6 +344,8 @@ class CausalRunner(NodeRunner):
     def truncate(self, epoch: int) -> None:
         """Nobody goes back behind an epoch."""
         self.causal.truncate_to(epoch)
+        if self.store is not None:
+            self.store.low_epoch = epoch  # the next checkpoint that is written lets older ones go
         if self.source is not None:
             self.source.committed(epoch)
 

@@ -7,11 +7,12 @@ The folder belongs to one incarnation.  A fence renames it, so that whatever the
 refused by the file system itself.
 """
 
-from penstock.engine.durable.node_store import NodeStore, fence, read_stored
+from penstock.engine.durable.node_store import Beginnings, NodeStore, fence, read_stored
 from penstock.engine.durable.spill import SpillFile
 from penstock.engine.durable.writer import CheckpointWriter
 
 __all__ = [
+    "Beginnings",
     "CheckpointWriter",
     "NodeStore",
     "SpillFile",

@@ -9,6 +9,7 @@ reported as durable.  Logs go on in new files, so what the old one appends later
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import re
@@ -29,15 +30,15 @@ from penstock.engine.durable.checkpoint_file import (
     write_checkpoint,
 )
 from penstock.engine.durable.determinants import DeterminantLog
-from penstock.engine.store_log import sync_directory
+from penstock.engine.store_log import sync_directory, write_durably
 from penstock.errors import PeerError, TransientError
 
-__all__ = ["NodeStore", "fence", "read_stored"]
+__all__ = ["Beginnings", "NodeStore", "fence", "read_stored"]
 
 log = logging.getLogger(__name__)
 
 KEPT = 2
-"""Checkpoints that are kept."""
+"""Checkpoints that are kept in any case: one may turn out to be damaged."""
 LOG_BYTES_MAX = 1 << 17
 """A log of determinants is cut at its beginning when it is longer than this."""
 
@@ -62,6 +63,9 @@ class NodeStore:
         self.path = _folder(directory, stage, shard) / str(incarnation)
         self._sync = sync
         self._kept = kept
+        self._epochs: dict[int, int] = {}
+        self.low_epoch = -1
+        """No recovery goes back behind this epoch: checkpoints that are not needed for that go."""
         self._log = DeterminantLog(self.path / "determinants.log", sync)
 
     # -- checkpoints -----------------------------------------------------------------------------
@@ -77,6 +81,20 @@ class NodeStore:
         found = [_EVER.fullmatch(name) for name in self._names()]
         return max((int(one.group(1)) for one in found if one), default=0)
 
+    def epochs(self) -> dict[int, int]:
+        """The last complete epoch of each checkpoint that can be read, by its key, oldest first."""
+        found: dict[int, int] = {}
+        for key in self.keys():
+            epoch = self._epochs.get(key)
+            if epoch is None:
+                try:
+                    epoch = self._epochs[key] = read_report(self.checkpoint_path(key)).completed
+                except (DamagedError, FileNotFoundError):
+                    continue  # who wants to start from it is told
+            found[key] = epoch
+        self._epochs = dict(found)
+        return found
+
     def write_checkpoint(self, key: int, checkpoint: Checkpoint, state: ChainState) -> int:
         """Make a checkpoint durable; returns its size in bytes."""
         path = self.checkpoint_path(key)
@@ -84,6 +102,7 @@ class NodeStore:
         try:
             size = write_checkpoint(temporary, checkpoint, state, self._sync)
             os.replace(temporary, path)
+            self._epochs[key] = checkpoint.report.completed
         except FileNotFoundError as error:
             raise self._fenced() from error
         except BaseException:
@@ -125,11 +144,19 @@ class NodeStore:
             begin = read_report(self.checkpoint_path(kept[0])).stamp
             self._log.cut(lambda stamp: stamp > begin, begin)
 
+    def keep_from(self, epoch: int) -> None:
+        """Keep the newest checkpoint at or before an epoch and all after it; forget the others."""
+        self._drop_to(epoch, 1)
+
     def prune(self) -> None:
-        """Forget all but the newest checkpoints."""
-        keys = self.keys()
-        if len(keys) > self._kept:
-            self.drop_before(keys[-self._kept])
+        """Forget what no recovery can ask for any more, as far as :attr:`low_epoch` says."""
+        self._drop_to(self.low_epoch, self._kept)
+
+    def _drop_to(self, epoch: int, at_least: int) -> None:
+        epochs = self.epochs()
+        before = [key for key, completed in epochs.items() if completed <= epoch]
+        if before and len(epochs) > at_least:
+            self.drop_before(min(before[-1], list(epochs)[-at_least]))
 
     def roll_back(self, key: int, trim: Stamp) -> None:
         """The node starts from a checkpoint (0: its initial state): what came after it is void.
@@ -222,12 +249,12 @@ def read_stored(
     """What a plan may build on: reports of the checkpoints, and the determinants.
 
     Key 0 stands for the initial state.  It is there as long as nobody may have forgotten what came
-    after it: until there was a second checkpoint.  Checkpoints that cannot be read are left out.
+    after it (:class:`Beginnings`).  Checkpoints that cannot be read are left out.
     """
     store = NodeStore(directory, stage, shard, incarnation)
     begin, determinants = store.determinants()
     saved: list[Saved] = []
-    if begin == ZERO and store.newest() < KEPT:
+    if begin == ZERO and store.name not in Beginnings(directory).gone():
         initial = Report(
             node,
             clock=dict.fromkeys(parents, Position()),
@@ -242,6 +269,44 @@ def read_stored(
         except (DamagedError, FileNotFoundError) as error:
             log.warning("node %s: checkpoint %s is left out: %s", store.name, path, error)
     return Stored(tuple(saved), determinants)
+
+
+class Beginnings:
+    """Which nodes can no longer start from their initial states; written by the controller alone.
+
+    Once a low epoch is told, senders and sources forget what came before it, and with it the way
+    from the beginning.  So it is durable here before anybody is told.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], sync: bool = False) -> None:
+        self._path = Path(directory) / "state" / "begun.json"
+        self._sync = sync
+        self._known: frozenset[str] | None = None
+
+    def gone(self) -> frozenset[str]:
+        """The names of these nodes."""
+        if self._known is None:
+            try:
+                self._known = frozenset(json.loads(self._path.read_text()))
+            except FileNotFoundError:
+                self._known = frozenset()
+        return self._known
+
+    def forget(self, names: Iterable[str]) -> None:
+        """The initial states of some nodes are of no use from now on; doing it again is free."""
+        known = self.gone()
+        all_names = known.union(names)
+        if len(all_names) == len(known):
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        data = json.dumps(sorted(all_names)).encode()
+        if self._sync:
+            write_durably(self._path, data)
+        else:
+            temporary = self._path.with_suffix(".tmp")
+            temporary.write_bytes(data)
+            os.replace(temporary, self._path)
+        self._known = all_names
 
 
 def _folder(directory: str | os.PathLike[str], stage: str, shard: int) -> Path:

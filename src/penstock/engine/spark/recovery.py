@@ -34,7 +34,7 @@ from penstock.core.machine.recovery import (
 )
 from penstock.engine.causal_source import cuts_of
 from penstock.engine.clock import now_us
-from penstock.engine.durable import fence, read_stored
+from penstock.engine.durable import Beginnings, fence, read_stored
 from penstock.engine.progress_hub import ProgressHub
 from penstock.engine.settings import RunSettings
 from penstock.engine.spark.recovery_place import RecoveryPlace
@@ -109,6 +109,7 @@ class Recovery:
         self._saved = {n: (-1, -1) for n, kind in graph.kinds.items() if kind in WITH_STATE}
         """Per node with state: the epochs of its two newest durable checkpoints."""
         self._restarts = dict.fromkeys(graph.kinds, 0)
+        self._beginnings = Beginnings(place.directory, place.sync)
 
     # -- what happens ----------------------------------------------------------------------------
 
@@ -182,7 +183,10 @@ class Recovery:
         epochs = [saved[0] for saved in self._saved.values()]
         for name, _ in self.plan.sinks:
             epochs.append(self._published(name))
-        return min(epochs, default=-1)
+        low = min(epochs, default=-1)
+        if low >= 0:
+            self._beginnings.forget(self.plan.node_name(node) for node in self._saved)
+        return low
 
     def assignment(self, settings: RunSettings) -> dict[str, Any]:
         """What hosts must know of recovery."""

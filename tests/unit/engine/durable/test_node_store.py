@@ -14,6 +14,7 @@ from penstock.core.causal.reports import Report
 from penstock.core.machine.causal_effects import Checkpoint
 from penstock.engine.chain_state import ChainState, StageState
 from penstock.engine.durable import (
+    Beginnings,
     CheckpointWriter,
     NodeStore,
     fence,
@@ -160,11 +161,11 @@ def test_damaged_checkpoints_are_left_out(tmp_path: Path, caplog: pytest.LogCapt
     data[70] ^= 1  # a block: the footer does not show it
     store.checkpoint_path(3).write_bytes(data)
     with caplog.at_level(logging.WARNING):
-        assert [saved.key for saved in stored(tmp_path).checkpoints] == [1, 3]
+        assert [saved.key for saved in stored(tmp_path).checkpoints] == [0, 1, 3]
     assert "000000000002.arrow is left out" in caplog.text
     with pytest.raises(TransientError, match="the checkpoint before it"):
         store.load_checkpoint(3)
-    assert [saved.key for saved in stored(tmp_path).checkpoints] == [1]
+    assert [saved.key for saved in stored(tmp_path).checkpoints] == [0, 1]
 
 
 def test_the_initial_state_is_of_no_use_once_others_forget(tmp_path: Path) -> None:
@@ -172,7 +173,30 @@ def test_the_initial_state_is_of_no_use_once_others_forget(tmp_path: Path) -> No
     for key in (1, 2):
         store.write_checkpoint(key, made(key), STATE)
         store.checkpoint_path(key).write_bytes(b"short")
+    assert [saved.key for saved in stored(tmp_path).checkpoints] == [0]
+    Beginnings(tmp_path).forget(["other[0]"])
+    assert [saved.key for saved in stored(tmp_path).checkpoints] == [0]
+    Beginnings(tmp_path, sync=True).forget([store.name])
     assert stored(tmp_path).checkpoints == ()
+    assert Beginnings(tmp_path).gone() == {"other[0]", store.name}
+
+
+def test_every_checkpoint_that_a_recovery_may_ask_for_is_kept(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for key in range(1, 7):
+        store.write_checkpoint(key, made(10 * key), STATE)
+    assert store.epochs() == {1: 10, 2: 20, 3: 30, 4: 40, 5: 50, 6: 60}
+    store.keep_from(9)
+    assert len(store.keys()) == 6
+    store.keep_from(39)
+    assert store.epochs() == {3: 30, 4: 40, 5: 50, 6: 60}
+    store.checkpoint_path(4).write_bytes(b"short")
+    assert list(opened(tmp_path, 2).epochs()) == [3, 5, 6]
+    new = opened(tmp_path, 3)
+    new.keep_from(45)  # what cannot be read is not counted on
+    assert list(new.epochs()) == [3, 5, 6]
+    new.keep_from(10_000)
+    assert new.epochs() == {6: 60}
 
 
 def test_what_came_after_the_start_is_void(tmp_path: Path) -> None:
@@ -193,6 +217,7 @@ def test_determinants_before_the_oldest_checkpoint_go_and_with_them_the_initial_
     store.append_determinants(map(determinant, range(1, 9)))
     for key, stamp in ((1, 2), (2, 4), (3, 6)):
         store.write_checkpoint(key, made(stamp), STATE)
+    store.low_epoch = 4
     store.prune()
     assert store.keys() == [2, 3]
     store.append_determinants([determinant(9)])
@@ -206,15 +231,19 @@ def test_determinants_before_the_oldest_checkpoint_go_and_with_them_the_initial_
     assert found.determinants == tuple(map(determinant, (5, 6, 7)))
 
 
-def test_the_writer_keeps_the_two_newest_and_reports_errors(tmp_path: Path) -> None:
+def test_the_writer_keeps_what_a_recovery_may_ask_for_and_reports_errors(tmp_path: Path) -> None:
     failures: list[str] = []
     done: list[int] = []
     writer = CheckpointWriter(lambda where, error: failures.append(f"{where}: {error}"))
     store = opened(tmp_path)
+    store.low_epoch = 3
     for key in range(1, 6):
         writer.submit(store, key, made(key), STATE, lambda size, _: done.append(size))
     writer.close()
-    assert store.keys() == [4, 5]
+    assert store.keys() == [3, 4, 5]
+    store.low_epoch = 5
+    store.prune()
+    assert store.keys() == [4, 5]  # one may be damaged
     assert len(done) == 5
     assert min(done) > 100
     assert failures == []
