@@ -10,13 +10,16 @@ import pyarrow as pa
 
 from penstock.connectors import console, foreach_batch, memory, parquet
 from penstock.connectors import subscribe as subscription
+from penstock.core.delivery.routing import RoutingKind, routing_named
 from penstock.durations import Duration, duration_us
 from penstock.errors import SchemaError, SettingsError
 from penstock.functions import Aggregate, Window, avg, count, max, min, sum
 from penstock.operators import (
     aggregate,
     distinct,
+    duplicate,
     filter,
+    gather,
     join,
     key_by,
     lookup,
@@ -29,6 +32,7 @@ from penstock.operators import window as window_operator
 from penstock.operators.base import Operator
 from penstock.stage import Stage, checked_name
 from penstock.vertex import Vertex
+from penstock.wire.hashing import is_hashable
 
 if TYPE_CHECKING:
     from penstock.flow import Flow
@@ -120,6 +124,10 @@ class Stream:
         """Join with a small table that every node holds; ``on`` maps our column to the table's."""
         return self._then(lookup.Lookup(table, on, how=how, columns=columns))
 
+    def duplicate(self, copies: int = 2) -> Stream:
+        """Every row ``copies`` times."""
+        return self._then(duplicate.Duplicate(copies))
+
     # -- across rows -----------------------------------------------------------------------------
 
     def keyBy(self, *columns: str, shards: int | None = None) -> Stream:
@@ -129,6 +137,32 @@ class Stream:
     def repartition(self, numPartitions: int, *columns: str) -> Stream:
         """The same with PySpark's name and argument order."""
         return self.keyBy(*columns, shards=numPartitions)
+
+    def route(self, routing: str, shards: int | None = None) -> Stream:
+        """Choose how rows find their shard: ``"hash(column)"``, ``"random"`` or ``"primary"``.
+
+        Rows with equal values in the column meet in one shard; random spreads rows by a hash of all
+        their values, so that a row that is made again goes the same way; primary sends all rows to
+        one shard.
+        """
+        chosen = routing_named(routing)
+        if chosen.kind is RoutingKind.PRIMARY:
+            if shards not in (None, 1):
+                raise SettingsError(
+                    f"route: with 'primary' one shard gets all rows, so the other {shards - 1} of "
+                    f"{shards} would get none; leave shards out, or choose 'random' or "
+                    "'hash(column)'. For hosts that stand by, start the flow with standby=N"
+                )
+            return self._then(gather.Gather())
+        if chosen.kind is RoutingKind.HASH:
+            return self.keyBy(str(chosen.column), shards=shards)
+        columns = [field.name for field in self.schema if is_hashable(field.type)]
+        if not columns:
+            raise SchemaError(
+                "route: 'random' needs a column of numbers, strings, binary, booleans, dates or "
+                f"timestamps to hash; there is none in [{', '.join(self.columns)}]"
+            )
+        return self.keyBy(*columns, shards=shards)
 
     def withWatermark(
         self, eventTime: str, delayThreshold: Duration, *, idleEpochs: int = watermark.IDLE_EPOCHS
@@ -183,6 +217,17 @@ class Stream:
         us = None if within is None else duration_us(within, "within")
         time = None if within is None else self._event_time("dropDuplicates")
         return self._then(distinct.Distinct(columns, us, time))
+
+    def unique(self, *columns: str, within: Duration | None = None) -> Stream:
+        """The first row of each value of ``columns`` (without any: of all of them)."""
+        return self.dropDuplicates(_flat(columns) or None, within=within)
+
+    def count(self, *columns: str) -> Stream:
+        """How many rows there have been, for each value of ``columns`` if there are any.
+
+        The counts that changed are sent at the end of each epoch.
+        """
+        return self.groupBy(*columns).count()
 
     def groupBy(self, *keys: str | Window) -> GroupedStream:
         """Group by columns and at most one event-time window."""
