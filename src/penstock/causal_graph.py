@@ -74,4 +74,7 @@ def _kind(plan: PhysicalPlan, chain: Chain) -> Kind:
     if "ordered" in states or any(stage.operator.asks for stage in chain.stages):
         return Kind.ORDERED
     watermark = any(isinstance(stage.operator, WithWatermark) for stage in chain.stages)
-    return Kind.STATELESS if states == {"none"} and not watermark else Kind.STATEFUL
+    if states != {"none"} or watermark:
+        return Kind.STATEFUL
+    # What nobody listens to goes on, after a loss, with what no sink has had yet.
+    return Kind.STATELESS if plan.links_out_of(chain.index) else Kind.SINK

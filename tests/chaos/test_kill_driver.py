@@ -1,4 +1,4 @@
-"""A driver or a host killed with ``kill -9``: nothing is left running, and the driver knows why."""
+"""A driver or a host killed with ``kill -9``: nothing is left running, or lost, or unexplained."""
 
 import os
 import signal
@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from penstock import Flow
 from penstock import functions as F
+from penstock.bench.chaos_driver import kill_drivers
 from penstock.errors import HostLostError
 from penstock.testing.processes import DriverScript, alive, hosts_of, wait_gone, wait_until
 
@@ -89,3 +90,15 @@ def test_a_killed_host_ends_a_flow_without_recovery_and_is_named(spark: SparkSes
     flow = Flow("after")
     flow.generate(make, rows=1000, rate=100_000).memory()
     assert flow.start(spark, hosts=3).awaitTermination(30)
+
+
+@pytest.mark.timeout(600)
+def test_a_driver_that_is_killed_again_and_again_leaves_the_tables_as_if_it_never_was(
+    at_length: bool,
+) -> None:
+    kills = 10 if at_length else 3
+    result = kill_drivers(kills, rate=4_000)
+    assert (result["lost"], result["duplicated"], result["disordered"]) == (0, 0, 0)
+    assert result["equal"]
+    assert 1 <= result["kills"] <= kills  # a busy machine runs out of input before
+    assert result["resume_s"]["p50"] < (6 if at_length else 12)

@@ -30,7 +30,7 @@ from penstock.engine.clock import now_us
 from penstock.flow import Flow, Stream
 from penstock.vertex import Time, Vertex
 
-__all__ = ["ChaosFlow", "Outcome", "difference"]
+__all__ = ["ChaosFlow", "ChaosTables", "Outcome", "difference"]
 
 OWNERS = 50
 BUCKETS = 16
@@ -146,24 +146,20 @@ class Outcome:
         return not (self.lost or self.duplicated or self.disordered)
 
 
-class ChaosFlow:
-    """One run: the flow, its probe, its tables and their check."""
+class ChaosTables:
+    """The flow without probes, its tables and their check: the same from one driver to the next."""
 
-    def __init__(self, rate: float, seconds: float, folder: Path) -> None:
-        self.rows = int(rate * seconds)
+    def __init__(self, rate: float, rows: int, folder: Path, origin_us: int) -> None:
+        self.rows = rows
         self.folder = folder
-        self.events = Events(rate, now_us())
+        self.events = Events(rate, origin_us)
         self.flow = Flow("chaos")
-        made = self.flow.generate(self.events, rate=rate, rows=self.rows, shards=2, name="events")
-        self._probes = self.flow.memory(EVENT, name="probes")
-        self._back: dict[int, int] = {}
-        # A source that is restarted has no rows for a while; nobody may go on without it.
-        timed = [
-            stream.withWatermark("time", "0 seconds", idleEpochs=1_000_000)
-            for stream in (made, self._probes)
-        ]
-        out = self._build(timed[0].union(timed[1]).name("arrivals"))
-        self.probe = Probe(self._push, out.subscribe(name="echoes"), self._take)
+        made = self.flow.generate(self.events, rate=rate, rows=rows, shards=2, name="events")
+        self._echo = self._build(self._arrivals(_timed(made)))
+
+    def _arrivals(self, events: Stream) -> Stream:
+        """Everything that goes into the flow."""
+        return events
 
     def _build(self, arrivals: Stream) -> Stream:
         """Everything behind the sources; gives what comes back of a probe."""
@@ -203,28 +199,6 @@ class ChaosFlow:
         # A filter that nothing passes: probes wait for the counts without being counted.
         counts_echo = counts.filter("owner < 0").select("owner AS id").name("counts_echo")
         return counts_echo.union(numbers_echo, loop.leave(done_echo)).name("echo")
-
-    # -- probes ----------------------------------------------------------------------------------
-
-    def _push(self, number: int) -> None:
-        """A pair with an id that no event has."""
-        ids = np.full(2, -1 - number, dtype=np.int64)
-        now = pa.array(np.full(2, now_us())).view(EVENT.field("time").type)
-        routes, values = np.array([LEFT, RIGHT]), np.array([VALUES, 1])
-        columns = [ids, ids, ids % BUCKETS, np.full(2, OWNERS), routes, values, now]
-        self._probes.push(pa.record_batch(columns, schema=EVENT))
-
-    def _take(self, rows: pa.Table) -> Iterable[int]:
-        """A probe is back when both its rows were numbered and their pair was halved."""
-        for number in (-1 - rows["id"].to_numpy()).tolist():
-            self._back[number] = self._back.get(number, 0) + 1
-            if self._back[number] == BACK:
-                yield number
-
-    def close(self) -> None:
-        """Send no more probes; the flow ends when the events do."""
-        self.probe.stop()
-        self._probes.close()
 
     # -- what must have come out -----------------------------------------------------------------
 
@@ -287,6 +261,44 @@ class ChaosFlow:
     def _table(self, name: str, *columns: str) -> list[Integers]:
         table = self._read(name)
         return [table[column].to_numpy() for column in columns]
+
+
+class ChaosFlow(ChaosTables):
+    """One run: the flow, its probe, its tables and their check."""
+
+    def __init__(self, rate: float, seconds: float, folder: Path) -> None:
+        super().__init__(rate, int(rate * seconds), folder, now_us())
+        self._back: dict[int, int] = {}
+        self.probe = Probe(self._push, self._echo.subscribe(name="echoes"), self._take)
+
+    def _arrivals(self, events: Stream) -> Stream:
+        self._probes = self.flow.memory(EVENT, name="probes")
+        return events.union(_timed(self._probes)).name("arrivals")
+
+    def _push(self, number: int) -> None:
+        """A pair with an id that no event has."""
+        ids = np.full(2, -1 - number, dtype=np.int64)
+        now = pa.array(np.full(2, now_us())).view(EVENT.field("time").type)
+        routes, values = np.array([LEFT, RIGHT]), np.array([VALUES, 1])
+        columns = [ids, ids, ids % BUCKETS, np.full(2, OWNERS), routes, values, now]
+        self._probes.push(pa.record_batch(columns, schema=EVENT))
+
+    def _take(self, rows: pa.Table) -> Iterable[int]:
+        """A probe is back when both its rows were numbered and their pair was halved."""
+        for number in (-1 - rows["id"].to_numpy()).tolist():
+            self._back[number] = self._back.get(number, 0) + 1
+            if self._back[number] == BACK:
+                yield number
+
+    def close(self) -> None:
+        """Send no more probes; the flow ends when the events do."""
+        self.probe.stop()
+        self._probes.close()
+
+
+def _timed(stream: Stream) -> Stream:
+    # A source that is restarted has no rows for a while; nobody may go on without it.
+    return stream.withWatermark("time", "0 seconds", idleEpochs=1_000_000)
 
 
 def difference(expected: list[Any], found: list[Any]) -> Outcome:

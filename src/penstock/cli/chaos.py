@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.output import errors, print_json, print_table, set_up_logging
+from penstock.errors import SettingsError
 
 __all__ = ["chaos"]
 
@@ -30,25 +31,40 @@ def chaos(
     connections: Annotated[
         bool, typer.Option("--connections", help="Cut live connections instead: nobody dies.")
     ] = False,
+    driver: Annotated[
+        bool,
+        typer.Option(
+            "--driver", help="Kill the driver instead, and start it again with the same command."
+        ),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Say more.")] = False,
 ) -> None:
     """Kill processes of a running flow with kill -9 and check that nothing is lost or doubled.
 
     The flow has sources, a sharder, a windowed count, a join, an order-sensitive stage, a loop and
-    Parquet sinks; nodes of each kind are killed in turn, under load.
+    Parquet sinks; nodes of each kind are killed in turn, under load. With --driver it runs in a
+    process of its own, which is killed at random moments; resume_s is from the moment Spark is up
+    again until the first new epoch is published.
     """
     from penstock.bench.chaos import Chaos
     from penstock.bench.chaos import chaos as run
+    from penstock.bench.chaos_driver import kill_drivers
 
+    if cluster + connections + driver > 1:
+        raise SettingsError("chaos: give one of --cluster, --connections and --driver")
     set_up_logging(verbose)
-    result = run(Chaos(kills, seconds, seed, rate, cluster, connections, standby=standby))
+    if driver:
+        result = kill_drivers(kills, rate, seed)
+    else:
+        result = run(Chaos(kills, seconds, seed, rate, cluster, connections, standby=standby))
     if json:
         print_json(result)
     else:
         shown = {name: value for name, value in result.items() if name != "each"}
         print_table("Chaos", shown)
-    wanted = result["equal"] and not result["other_restarted"] and not result.get("restarted")
+    others = result.get("other_restarted") or result.get("restarted")
+    wanted = result["equal"] and not others
     if not wanted:
         errors.print("[red]The tables are wrong, or too many nodes were restarted.[/red]")
         sys.exit(1)

@@ -173,7 +173,7 @@ class StandaloneCluster:
                 process.wait()
         for pid, born in family.items():
             # An id could have been given to another process since: compare the time of birth.
-            if _birth(pid) == born:
+            if birth(pid) == born:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         self._processes.clear()
@@ -208,7 +208,8 @@ def _stat(pid: int) -> list[str]:
         return []
 
 
-def _birth(pid: int) -> str | None:
+def birth(pid: int) -> str | None:
+    """When a process was born: an id can be given to another one."""
     fields = _stat(pid)
     return fields[19] if fields else None
 
@@ -233,6 +234,6 @@ def descendants(pids: list[int]) -> dict[int, str | None]:
     while waiting:
         for child in children.get(waiting.pop(), []):
             if child not in found:
-                found[child] = _birth(child)
+                found[child] = birth(child)
                 waiting.append(child)
     return found

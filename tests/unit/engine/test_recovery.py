@@ -424,3 +424,12 @@ def test_when_nothing_is_left_the_flow_says_so() -> None:
             query.awaitTermination(WAIT_S)
     finally:
         query.stop()
+
+
+def test_a_stage_that_nobody_listens_to_holds_nobody_up() -> None:
+    flow = Flow()
+    rows = source(flow)
+    rows.keyBy("n").select("n").name("unheard")
+    out = rows.filter("n % 3 = 0").keyBy("n").select("n").name("d").memory()
+    run_killing(flow, ["unheard[0]", "d[1]"])
+    assert Counter(row["n"] for row in out.toPylist()) == Counter(range(0, ROWS, 3))

@@ -237,8 +237,10 @@ def _start_stateless(
     deadlines: Mapping[int, Stamp],
     top: Stamp,
 ) -> Start:
-    stamp = min(position.stamp for position in positions.values())
-    completed = min(position.epoch for position in positions.values())
+    # A source that nobody listens to has nothing to do again.
+    last = max((cut.epoch for cut in stored.cuts), default=-1)
+    stamp = min((position.stamp for position in positions.values()), default=ZERO)
+    completed = min((position.epoch for position in positions.values()), default=last)
     trim = _bind(graph, node, known, stored, top, ZERO)
     offset = 0
     begun = -1

@@ -389,6 +389,7 @@ class Recovery:
             if isinstance(stage.operator, Sink):
                 seen = stage.operator.committed()
                 published.append(max(self._published(stage.name), -1 if seen is None else seen))
-        epoch = min(published, default=-1)
+        everywhere = min((self._published(name) for name, _ in self.plan.sinks), default=-1)
+        epoch = min(published, default=everywhere)
         clock = {sender: Position(ZERO, epoch) for sender in self.graph.parents[node]}
         return Report(node, completed=epoch, clock=clock)
