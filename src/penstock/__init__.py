@@ -9,14 +9,21 @@ from typing import Any as _Any
 from penstock import errors, functions
 from penstock.core.time import Time
 from penstock.flow import Flow, GroupedStream, Loop, Stream
+from penstock.regimes import Batch, Causal, Eager, Ephemeral, GlobalCheckpoint, Lazy
 from penstock.vertex import Vertex
 
 if _TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
+    "Batch",
+    "Causal",
+    "Eager",
+    "Ephemeral",
     "Flow",
+    "GlobalCheckpoint",
     "GroupedStream",
+    "Lazy",
     "Loop",
     "Stream",
     "Time",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.connectors import files, generate, memory
+from penstock.connectors import files, generate, memory, persist
 from penstock.connectors.base import Source
 from penstock.errors import GraphError, SettingsError
 from penstock.loops import Loop
@@ -199,6 +199,23 @@ class Flow:
         )
         self.stages.append(stage)
         return Stream(self, stage, 0)
+
+    def _persist(self, stream: Stream, name: str | None) -> Stream:
+        """A stream made durable: a sink, and a source of what it keeps."""
+        if stream._stage.loop is not None:
+            raise GraphError(
+                f"persist: the stream of stage {stream._stage.name!r} is inside loop "
+                f"{stream._stage.loop.name!r}; persist it where it has left the loop"
+            )
+        if name is not None:
+            checked_name(name, "stage")
+        wanted = name or free_name("persist", [stage.name for stage in self.stages])
+        write = persist.PersistWrite(self._free_name(f"{wanted}_log"))
+        written = self._stage(write, (stream,), name=write.name)._stage
+        source = persist.PersistSource(write, stream.schema)
+        kept = self._stage(SourceOperator(source), (), name=name, default=wanted)
+        kept._stage.follows = written
+        return kept
 
     def _common_loop(self, operator: Operator, inputs: Sequence[Stream]) -> Loop | None:
         """The loop that all inputs are in."""

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.connectors.base import Sink
+from penstock.connectors.base import Kept, Sink
+from penstock.connectors.persist import PersistSource
 from penstock.core.time import Time
 from penstock.errors import GraphError, SettingsError
 from penstock.flow import Flow, Loop
@@ -31,6 +33,8 @@ from penstock.operators.base import (
 from penstock.operators.loop import Again, Leave, TimeShift
 from penstock.operators.user_vertex import UserVertex
 from penstock.operators.watermark import WithWatermark
+from penstock.regime_plan import check_regimes, pause_of, regime_of, with_persisted
+from penstock.regimes import Causal, Regime
 from penstock.stage import Input, Stage
 
 __all__ = ["Chain", "Link", "PhysicalPlan", "PlannedStage", "physical_plan"]
@@ -103,6 +107,8 @@ class Chain:
     on_driver: bool
     loops: tuple[str, ...] = ()
     """The loops around it, outermost first."""
+    regime: Regime = field(default_factory=Causal)
+    pause: str = "normal"
 
     @property
     def is_source(self) -> bool:
@@ -170,6 +176,13 @@ class PhysicalPlan:
         """Every sink stage with its chain."""
         return [(name, chain) for chain in self.chains for name in chain.sinks]
 
+    def keep_in(self, directory: Path, sync: bool) -> None:
+        """Tell the connectors that keep files in the flow's store where that is."""
+        for chain in self.chains:
+            for stage in chain.stages:
+                if isinstance(stage.operator, Kept):
+                    stage.operator.keep_in(directory, sync)
+
     def place(self, hosts: Sequence[int], driver: int) -> dict[int, int]:
         """Spread the nodes over hosts: forward neighbours together, shards of a chain apart."""
         placed: dict[int, int] = {}
@@ -189,6 +202,9 @@ class PhysicalPlan:
     def _neighbour(self, chain: Chain) -> Chain | None:
         """The chain whose nodes it is best placed with, if there is one."""
         into = self.links_into(chain.index)
+        follows = _followed(chain.stages[0].operator, self.chains)
+        if follows is not None:
+            return follows
         if chain.sinks and chain.shards == 1 and len(into) == 1:
             # A sink that gathers from several: with the first of them, unless that is busy reading.
             parent = self.chains[into[0].source_chain]
@@ -207,7 +223,10 @@ class PhysicalPlan:
 
 
 def physical_plan(
-    flow: Flow, parallelism: int, recorded: Mapping[str, int] | None = None
+    flow: Flow,
+    parallelism: int,
+    recorded: Mapping[str, int] | None = None,
+    regime: Regime | None = None,
 ) -> PhysicalPlan:
     """Plan a flow for about ``parallelism`` shards per chain.
 
@@ -217,8 +236,9 @@ def physical_plan(
         raise GraphError(f"flow {flow.name!r} is empty: add a source, such as flow.generate(...)")
     stages = _with_combiners(flow.stages)
     _check(flow, stages)
-    heads = _fuse(stages)
-    return _lay_out(flow, stages, heads, parallelism, recorded or {})
+    default = regime or Causal()
+    stages = with_persisted(stages, _fuse(stages), default)
+    return _lay_out(flow, stages, _fuse(stages), parallelism, recorded or {}, default)
 
 
 def _readers(stages: Sequence[Stage]) -> dict[tuple[Stage, int], list[Stage]]:
@@ -260,10 +280,18 @@ def _with_combiners(stages: Sequence[Stage]) -> list[Stage]:
                 outputs=outputs,
                 shards=None,
                 named=False,
+                regime=origin.stage.regime,
+                pause=origin.stage.pause,
             )
             result.append(combine)
             inputs = (Input(combine, 0, operator.exchanges(outputs)[0]),)
-        planned = replace(stage, index=len(result), operator=operator, inputs=inputs)
+        planned = replace(
+            stage,
+            index=len(result),
+            operator=operator,
+            inputs=inputs,
+            follows=None if stage.follows is None else replaced[stage.follows],
+        )
         result.append(planned)
         replaced[stage] = planned
     for stage in stages:
@@ -289,8 +317,10 @@ def _check(flow: Flow, stages: Sequence[Stage]) -> None:
         )
     marked: set[Stage] = set()
     for stage in stages:
-        if isinstance(stage.operator, WithWatermark | Again) or (
-            stage.inputs and all(source.stage in marked for source in stage.inputs)
+        if (
+            isinstance(stage.operator, WithWatermark | Again)
+            or stage.follows in marked
+            or (stage.inputs and all(source.stage in marked for source in stage.inputs))
         ):
             marked.add(stage)
         needs = getattr(stage.operator, "needs_watermark", False)
@@ -325,6 +355,8 @@ def _fuse(stages: Sequence[Stage]) -> dict[Stage, Stage]:
             and len(readers[parent, source.port]) == 1
             and _on_driver(parent) == _on_driver(stage)
             and stage.shards in (None, head.shards)
+            and stage.regime == head.regime
+            and not stage.operator.apart
             and (not kept or keeps[head] in ("", kept))
             and not (isinstance(head.operator, SourceOperator) and (kept or _varies(stage)))
         )
@@ -359,6 +391,7 @@ def _lay_out(
     heads: dict[Stage, Stage],
     parallelism: int,
     recorded: Mapping[str, int],
+    default: Regime,
 ) -> PhysicalPlan:
     members: dict[Stage, list[Stage]] = {}
     for stage in stages:
@@ -368,6 +401,7 @@ def _lay_out(
     where: dict[Stage, tuple[int, int]] = {}
     next_node = 0
     for head, run in members.items():
+        check_regimes(run, regime_of(head, default))
         shards = recorded.get(head.name) or _shards(head, parallelism, chains, where)
         named = [stage.name for stage in run if stage.named]
         index = len(chains)
@@ -382,6 +416,8 @@ def _lay_out(
                 next_node,
                 _on_driver(head),
                 _loops(head.loop),
+                regime_of(head, default),
+                pause_of(run),
             )
         )
         next_node += shards
@@ -425,6 +461,9 @@ def _planned(
 def _shards(
     head: Stage, parallelism: int, chains: Sequence[Chain], where: dict[Stage, tuple[int, int]]
 ) -> int:
+    follows = _followed(head.operator, chains)
+    if follows is not None:
+        return follows.shards
     if isinstance(head.operator, SourceOperator):
         return head.operator.source.shards(parallelism)
     exchanges = [source.exchange for source in head.inputs]
@@ -439,6 +478,14 @@ def _shards(
         known = [chains[where[stage][0]].shards for stage in origins if stage in where]
         return max(known, default=parallelism)
     return parallelism
+
+
+def _followed(operator: Operator, chains: Sequence[Chain]) -> Chain | None:
+    """The chain whose epochs a persisted stream gives on."""
+    if not (isinstance(operator, SourceOperator) and isinstance(operator.source, PersistSource)):
+        return None
+    write = operator.source.write
+    return next(c for c in chains if any(stage.operator is write for stage in c.stages))
 
 
 def _loops(loop: Loop | None) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from penstock.operators.base import Exchange, Operator
 
 if TYPE_CHECKING:
     from penstock.loops import Loop
+    from penstock.regimes import Regime
 
 __all__ = ["Input", "Stage", "checked_name", "columns_of", "free_name", "where_is"]
 
@@ -43,6 +44,11 @@ class Stage:
     """Whether the user gave the name."""
     loop: Loop | None = None
     """The loop whose times its outputs carry."""
+    follows: Stage | None = None
+    """The stage whose epochs a source gives on."""
+    regime: Regime | None = None
+    """How its nodes survive; None: as the flow says."""
+    pause: str = "normal"
 
 
 def free_name(wanted: str, taken: Sequence[str]) -> str:

@@ -30,6 +30,7 @@ from penstock.operators import (
 )
 from penstock.operators import window as window_operator
 from penstock.operators.base import Operator
+from penstock.regimes import Regime, checked_pause, checked_regime
 from penstock.stage import Stage, checked_name
 from penstock.vertex import Vertex
 from penstock.wire.hashing import is_hashable
@@ -68,6 +69,27 @@ class Stream:
             raise SettingsError(f"flow {self._flow.name!r} already has a stage named {name!r}")
         self._stage.name, self._stage.named = name, True
         return self
+
+    # -- failures --------------------------------------------------------------------------------
+
+    def withRegime(self, regime: Regime) -> Stream:
+        """Choose how the stage that made this stream survives the loss of a host."""
+        self._stage.regime = checked_regime(regime, f"stage {self._stage.name!r}")
+        return self
+
+    def withPause(self, pause: str) -> Stream:
+        """Say how the stage bears a rollback: "low-latency" stages are stopped last and shortest,
+        "insensitive" ones first; the others are "normal"."""
+        self._stage.pause = checked_pause(pause)
+        return self
+
+    def persist(self, *, name: str | None = None) -> Stream:
+        """The same rows, made durable epoch by epoch before they go on, as a persisted RDD is.
+
+        No rollback passes this place, in either direction, and what came before it is acknowledged
+        to the sources as soon as an epoch is durable here.
+        """
+        return self._flow._persist(self, name)
 
     # -- row by row ------------------------------------------------------------------------------
 
@@ -321,6 +343,9 @@ class Stream:
                 if column in self.columns:
                     return column
                 break
+            if stage.follows is not None:
+                stage = stage.follows
+                continue
             if len(stage.inputs) != 1:
                 break
             stage = stage.inputs[0].stage

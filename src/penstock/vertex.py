@@ -37,7 +37,7 @@ from penstock.core.time import Time
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Time", "Vertex", "VertexContext"]
+__all__ = ["EpochVertex", "Time", "Vertex", "VertexContext"]
 
 
 @dataclass(frozen=True)
@@ -177,3 +177,11 @@ class Vertex:
     def place(self) -> Place:
         """This vertex's stage, shard and number of shards."""
         return self._context.place
+
+
+class EpochVertex(Vertex):
+    """A vertex that is told of every epoch's end, whether anything arrived or not."""
+
+    def onEpoch(self, epoch: int, watermark_us: int | None) -> None:
+        """An epoch is complete, and with it all before; this is the watermark after it."""
+        raise NotImplementedError

@@ -15,13 +15,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.operators.base import Operator, State
 
-__all__ = ["Reader", "Sink", "Source", "SourceContext"]
+__all__ = ["Followed", "FollowingReader", "Kept", "Reader", "Sink", "Source", "SourceContext"]
 
 Position = Any
 """JSON-able; None is the beginning."""
@@ -98,6 +99,34 @@ class Reader(ABC):
         """Release what was opened."""
 
 
+@dataclass(frozen=True)
+class Followed:
+    """An epoch that somebody else ended: what is left of its rows, and the watermark after it."""
+
+    epoch: int
+    batches: list[pa.RecordBatch]
+    watermark_us: int | None
+
+
+class FollowingReader(Reader):
+    """A reader whose rows are in epochs already: it gives them on under the same numbers.
+
+    It is not stopped: it ends when what it follows has ended.
+    """
+
+    @abstractmethod
+    def follow(self) -> Followed | None:
+        """The next epoch, or the rest of the present one; None: it is not complete yet."""
+
+
+class Kept(ABC):
+    """A connector that keeps files of its own in the flow's store."""
+
+    @abstractmethod
+    def keep_in(self, directory: Path, sync: bool) -> None:
+        """Called on the driver before anything else; ``sync``: files must outlive the machine."""
+
+
 class Source(ABC):
     """Where rows come from: inert, travels to the hosts with the code."""
 
@@ -144,3 +173,7 @@ class Sink(Operator):
     def committed(self) -> int | None:
         """The last epoch that a durable sink has published, asked on the driver at start."""
         return None
+
+    def committed_by(self, shard: int) -> int | None:
+        """The last epoch that a shard has published, where shards publish each for itself."""
+        return self.committed()

@@ -119,7 +119,7 @@ class CausalSourceDriver(SourceDriver):
     def resume(self, effect: ResumeReading) -> None:
         """Read on."""
         # An epoch of which rows are out is the next to be cut, however late it is.
-        self._epoch = effect.epoch if effect.begun else max(effect.epoch, self.clock.base)
+        self._epoch = effect.epoch if effect.begun else max(effect.epoch, self._first())
         self._recorded = self.reader.position()
         self.reading = True
 

@@ -22,7 +22,7 @@ from penstock.errors import PenstockError
 from penstock.operators.combine import CombineVertex
 from penstock.operators.watermark import WatermarkVertex
 from penstock.physical import Chain, PhysicalPlan
-from penstock.vertex import Place, Vertex
+from penstock.vertex import EpochVertex, Place, Vertex
 
 __all__ = ["ChainRunner"]
 
@@ -127,6 +127,8 @@ class ChainRunner:
         for stage in self._stages:
             if notify:
                 stage.notify_up_to(epoch)
+                if isinstance(stage.vertex, EpochVertex):
+                    stage.guard(stage.vertex.onEpoch, epoch, stage.watermarks.last)
             if stage.watermarks_out is not stage.watermarks:
                 stage.watermarks_out.append(epoch, stage.watermark_after(epoch))
             for links in stage.outer.values():

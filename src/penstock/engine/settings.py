@@ -8,6 +8,7 @@ from typing import Any
 from penstock.durations import Duration, duration_us
 from penstock.engine.tuning import Tuning
 from penstock.errors import SettingsError
+from penstock.regimes import Regime, checked_regime
 
 __all__ = ["RunSettings"]
 
@@ -38,6 +39,7 @@ class RunSettings:
     progressInterval: Duration = "1 second"
     progress: str = "marks"
     recovery: str = "causal"
+    regime: Regime | None = None
     checkpointInterval: Duration = "1 second"
     logs: str = "references"
     logBytes: int = 64 << 20
@@ -77,6 +79,13 @@ class RunSettings:
             if getattr(settings, name) not in values:
                 wanted = " or ".join(map(repr, values))
                 raise SettingsError(f"start: {name} is {wanted}, got {getattr(settings, name)!r}")
+        if settings.regime is not None:
+            checked_regime(settings.regime, "start", whole_flow=True)
+            if settings.recovery != "causal":
+                raise SettingsError(
+                    f"start: with recovery={settings.recovery!r} a regime means nothing; leave one "
+                    "of the two out"
+                )
         if settings.us("epochInterval") < 1000:
             raise SettingsError("start: epochInterval must be at least 1 ms")
         for name in (

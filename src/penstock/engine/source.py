@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from penstock.connectors.base import Reader
+from penstock.connectors.base import FollowingReader, Reader
 from penstock.core.progress.marks import EPOCH_END, WATERMARK_END
 from penstock.core.time import Time
 from penstock.engine.chain import ChainRunner
@@ -80,9 +80,15 @@ class SourceDriver:
     _wait_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self._epoch = self.replay[0].epoch if self.replay else self.clock.base
+        if isinstance(self.reader, FollowingReader):
+            self.replay.clear()  # what it follows still has its epochs as they were
+        self._epoch = self.replay[0].epoch if self.replay else self._first()
         self._recorded = self.reader.position()
         self._pace = Pace(self.linger_us, self.grid_us)
+
+    def _first(self) -> int:
+        """The first epoch of this run; one that follows is told."""
+        return -1 if isinstance(self.reader, FollowingReader) else self.clock.base
 
     @property
     def epoch(self) -> int:
@@ -90,7 +96,10 @@ class SourceDriver:
         return self._epoch
 
     def stop(self) -> None:
-        """End the current epoch with the next step, and then the stream."""
+        """End the current epoch with the next step, and then the stream.
+
+        One that follows ends after what it follows.
+        """
         self._stopping = True
 
     def committed(self, epoch: int) -> None:
@@ -113,7 +122,11 @@ class SourceDriver:
             self._wait_s = 3600.0
             return False
         try:
-            return self._replay(now) if self.replay else self._live(now)
+            if self.replay:
+                return self._replay(now)
+            if isinstance(self.reader, FollowingReader):
+                return self._follow(now, self.reader)
+            return self._live(now)
         except PenstockError as error:
             for key, value in self._where().items():
                 error.parameters.setdefault(key, value)
@@ -138,7 +151,24 @@ class SourceDriver:
         self._recorded = record.position
         self.reader.journal()
         self._end_epoch(now, record=False)
-        self._epoch = self.replay[0].epoch if self.replay else self.clock.base
+        self._epoch = self.replay[0].epoch if self.replay else self._first()
+        return True
+
+    def _follow(self, now: int, reader: FollowingReader) -> bool:
+        found = reader.follow()
+        if found is None:
+            self._wait_s = reader.wait_s(now)
+            return False
+        if found.epoch >= EPOCH_END:
+            self._end(now, found.watermark_us)
+            return True
+        if found.epoch < self._epoch:
+            return True  # ended before a restart
+        self._epoch = found.epoch
+        for batch in found.batches:
+            self._emit(batch)
+        self._end_epoch(now, found.watermark_us)
+        self._epoch = found.epoch + 1
         return True
 
     def _live(self, now: int) -> bool:

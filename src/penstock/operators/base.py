@@ -71,6 +71,8 @@ class Operator(ABC):
     on_driver: ClassVar[bool] = False
     """Whether its (single) node lives in the driver's process rather than in a Spark task."""
     sink: ClassVar[bool] = False
+    apart: ClassVar[bool] = False
+    """Whether its nodes are its own: it is fused with nobody before it."""
 
     @abstractmethod
     def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:

@@ -161,6 +161,7 @@ class Controller(HostEvents):
         if place is None:
             return None
         self._place = place
+        self.plan.keep_in(place.directory, place.sync)
         return Recovery(
             self.plan,
             causal_graph(self.plan),

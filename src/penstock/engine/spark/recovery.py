@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.connectors.base import Sink
+from penstock.connectors.persist import PersistWrite
 from penstock.core.causal.clocks import Position
 from penstock.core.causal.codec import record_from, report_from, to_plain
 from penstock.core.causal.graph import CausalGraph, Kind
@@ -41,7 +42,7 @@ from penstock.engine.spark.recovery_place import RecoveryPlace
 from penstock.engine.store import BoundaryLog
 from penstock.engine.store_log import write_durably
 from penstock.errors import HostLostError, PenstockError
-from penstock.physical import PhysicalPlan
+from penstock.physical import PhysicalPlan, PlannedStage
 
 __all__ = ["Recovery", "RecoveryEntry"]
 
@@ -381,14 +382,21 @@ class Recovery:
             return Stored(checkpoints=found.checkpoints[:1])
         return found
 
+    def _has_published(self, stage: PlannedStage, shard: int) -> int:
+        operator: Any = stage.operator
+        if isinstance(operator, PersistWrite):
+            seen = operator.committed_by(shard)
+            return -1 if seen is None else seen
+        seen = operator.committed()
+        return max(self._published(stage.name), -1 if seen is None else seen)
+
     def _sink_report(self, node: int) -> Report:
         """A sink's state is what it has published."""
         chain = self.plan.chain_of_node(node)
         published = []
         for stage in chain.stages:
             if isinstance(stage.operator, Sink):
-                seen = stage.operator.committed()
-                published.append(max(self._published(stage.name), -1 if seen is None else seen))
+                published.append(self._has_published(stage, node - chain.first_node))
         everywhere = min((self._published(name) for name, _ in self.plan.sinks), default=-1)
         epoch = min(published, default=everywhere)
         clock = {sender: Position(ZERO, epoch) for sender in self.graph.parents[node]}
