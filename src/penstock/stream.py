@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 
-from penstock.connectors import console, foreach_batch, memory, parquet
+from penstock.connectors import console, database, foreach_batch, memory, parquet
 from penstock.connectors import subscribe as subscription
 from penstock.core.delivery.routing import RoutingKind, routing_named
 from penstock.durations import Duration, duration_us
@@ -304,6 +304,25 @@ class Stream:
         """Parquet files, one directory ``epoch=N`` per epoch, each published by one rename."""
         writer = self._then(parquet.ParquetWrite(path), name=name)
         writer.to(parquet.ParquetCommit(path), name=f"{writer._stage.name}_commit")
+
+    def database(
+        self,
+        url: str,
+        table: str,
+        *,
+        key: str | Sequence[str] = (),
+        add: str | Sequence[str] = (),
+        writer: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        """A table of SQLite (``sqlite:////path/to/file.db``) or PostgreSQL, exactly once.
+
+        Each epoch is one transaction that also writes the epoch's number, so one that comes again
+        changes nothing.  Without ``key`` rows are added to the table; with it there is one row per
+        key, the newest; columns in ``add`` are added to what the row has.  A missing table is made.
+        ``writer`` names who writes, if several flows write to one table.
+        """
+        self.to(database.Database(url, table, key, add, writer), name)
 
     def foreachBatch(
         self, func: Callable[[pa.Table, int], None], *, name: str | None = None
