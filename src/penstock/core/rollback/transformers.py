@@ -18,6 +18,7 @@ from penstock.errors import GraphError
 __all__ = [
     "ENTERING",
     "LEAVING",
+    "REPLAYED",
     "SAME",
     "TURNING",
     "UNKNOWN",
@@ -64,6 +65,13 @@ class _Same(Transformer):
 
     def sent(self, span: Span) -> Span:
         return span
+
+
+class _Replayed(_Same):
+    keeps_epochs = False
+
+    def fixed(self, span: Span) -> Span:
+        return TOP
 
 
 class _Loop(Transformer):
@@ -186,6 +194,8 @@ class Custom(Transformer):
 
 SAME: Final = _Same()
 """Messages have the time of the event that sent them."""
+REPLAYED: Final = _Replayed()
+"""As SAME, from a sender that makes the same again wherever it starts from."""
 ENTERING: Final = _Entering()
 """Into a loop: all iterations of a fixed time are fixed."""
 LEAVING: Final = _Leaving()
