@@ -48,6 +48,8 @@ class WouldRestart:
 class SpanWatch:
     """Low-watermarks of a flow, kept up to date; and what failures would do.
 
+    ``logless`` nodes keep no log of what they sent.
+
     >>> graph = CausalGraph({0: Kind.SOURCE, 1: Kind.STATEFUL, 2: Kind.SINK}, {1: (0,), 2: (1,)})
     >>> watch = SpanWatch(graph)
     >>> for epoch in (4, 9, 14):
@@ -59,9 +61,9 @@ class SpanWatch:
     (WouldRestart(node=1, to=14, because=None, why='failed'),)
     """
 
-    def __init__(self, graph: CausalGraph) -> None:
+    def __init__(self, graph: CausalGraph, logless: frozenset[int] = frozenset()) -> None:
         self.graph = graph
-        self.logless: frozenset[int] = getattr(graph, "logless", frozenset())
+        self.logless = logless
         self._heads = [
             node
             for node in graph.order
@@ -140,7 +142,8 @@ class SpanWatch:
 
     def held_by(self, node: int) -> int:
         """The node whose low-watermark keeps back those that are connected with this one."""
-        return min(self._regions[node], key=lambda other: (self.low(other), other))
+        near = [other for other in self._regions[node] if other in self._number]
+        return min(near, key=lambda other: (self.low(other), other), default=node)
 
     def kept(self, node: int) -> tuple[int, ...]:
         """The epochs that a node can go back to: checkpoints, or what a sink has published."""

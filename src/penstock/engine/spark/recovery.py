@@ -33,6 +33,7 @@ from penstock.core.machine.recovery import (
     RecoveryMachine,
     StartNode,
 )
+from penstock.core.rollback.watch import SpanWatch
 from penstock.engine.causal_source import cuts_of
 from penstock.engine.clock import now_us
 from penstock.engine.durable import Beginnings, fence, read_stored
@@ -107,8 +108,7 @@ class Recovery:
         self._gone: list[int] = []
         self._held: dict[int, list[dict[str, Any]]] = {}
         """Messages for hosts that are not there yet."""
-        self._saved = {n: (-1, -1) for n, kind in graph.kinds.items() if kind in WITH_STATE}
-        """Per node with state: the epochs of its two newest durable checkpoints."""
+        self.watch = SpanWatch(graph)
         self._restarts = dict.fromkeys(graph.kinds, 0)
         self._beginnings = Beginnings(place.directory, place.sync)
 
@@ -163,7 +163,7 @@ class Recovery:
             effects = machine.lost({body["node"]: body["incarnation"]})
         elif kind == "saved":
             if body["incarnation"] == self._incarnation(body["node"]):
-                self._saved[body["node"]] = (self._saved[body["node"]][1], body["epoch"])
+                self.watch.saved(body["node"], body["epoch"])
             return True
         else:
             return False
@@ -181,13 +181,23 @@ class Recovery:
         """No recovery goes back behind this epoch."""
         if self._purges:
             return -1
-        epochs = [saved[0] for saved in self._saved.values()]
-        for name, _ in self.plan.sinks:
-            epochs.append(self._published(name))
-        low = min(epochs, default=-1)
+        epochs = []
+        for chain in self.plan.chains:
+            if chain.sinks:
+                epochs.append(min(map(self._published, chain.sinks)))
+                for node in chain.nodes:
+                    if self.graph.kinds[node] is Kind.SINK:
+                        self.watch.published(node, epochs[-1])
+        self.watch.advance()
+        low = min([self.watch.low_epoch(), *epochs])
         if low >= 0:
-            self._beginnings.forget(self.plan.node_name(node) for node in self._saved)
+            self._beginnings.forget(map(self.plan.node_name, self.with_state))
         return low
+
+    @property
+    def with_state(self) -> list[int]:
+        """The nodes that save checkpoints."""
+        return [node for node in self.graph.order if self.graph.kinds[node] in WITH_STATE]
 
     def assignment(self, settings: RunSettings) -> dict[str, Any]:
         """What hosts must know of recovery."""
@@ -223,6 +233,10 @@ class Recovery:
                 self._tell_fence(effect.incarnations)
             elif isinstance(effect, Collect):
                 stored = {node: self._stored(node) for node in effect.nodes}
+                for node in self.with_state:
+                    if node in stored:
+                        saved = stored[node].checkpoints
+                        self.watch.stored(node, (one.report.completed for one in saved))
                 self._work.extend(self.machine.stored(effect.round, stored))
             elif isinstance(effect, StartNode):
                 starts.setdefault(self.placement[effect.node], []).append(effect)
@@ -255,9 +269,7 @@ class Recovery:
             self._hub.restart(loops[0].start.completed)
         for host, some in starts.items():
             for effect in some:
-                epoch = effect.start.completed
-                if self.graph.kinds[effect.node] in WITH_STATE:
-                    self._saved[effect.node] = (epoch, epoch)
+                self.watch.restarted(effect.node, effect.start.completed)
             self._send(
                 host,
                 {
