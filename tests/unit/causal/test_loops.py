@@ -6,7 +6,7 @@ from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.core.causal.plan import plan
 from penstock.core.causal.reports import Report, Saved, Start, Stored
-from penstock.core.causal.retention import keep_from, low_epoch
+from penstock.core.causal.retention import durable_epochs, keep_from, low_epochs
 from penstock.core.machine.causal_effects import Checkpoint, Recovered, Restated, TakeCheckpoint
 from penstock.core.machine.causal_loop import CausalLoop
 from penstock.core.machine.messages import (
@@ -76,8 +76,9 @@ def test_a_unit_starts_at_the_newest_epoch_that_all_its_nodes_have() -> None:
 
 
 def test_a_unit_keeps_two_epochs_that_all_its_nodes_have() -> None:
-    assert low_epoch(GRAPH, STORED) == 3
-    assert keep_from(GRAPH, STORED) == {1: 1, 2: 4}
+    saved, _ = durable_epochs(GRAPH, STORED)
+    assert low_epochs(GRAPH, saved, {3: 9}) == dict.fromkeys(range(4), 3)
+    assert keep_from(GRAPH, saved, {3: 9}) == {1: 3, 2: 3}
 
 
 def test_when_one_node_of_a_loop_is_lost_all_of_them_start_again_and_know_each_other() -> None:

@@ -46,6 +46,12 @@ class CausalGraph:
     """Nodes whose steps note values: the time, random numbers, answers from outside."""
     unrepeatable: frozenset[int] = frozenset()
     """Nodes that may make something else of the same input when they are restarted."""
+    logless: frozenset[int] = frozenset()
+    """Nodes that forget what they have sent: who restarts below makes them work again.
+
+    One that begins to log counts as such until the low epoch has passed what it had forgotten."""
+    clean: frozenset[int] = frozenset()
+    """Nodes that make output only when they complete an epoch, and start at the end of one."""
     children: Mapping[int, tuple[int, ...]] = field(init=False)
     members: Mapping[int, tuple[int, ...]] = field(init=False)
     """Per node: those that fail with it, itself included."""
@@ -57,13 +63,13 @@ class CausalGraph:
     """Nodes that are unrepeatable or below one: they go back with it, to one epoch."""
     together: Mapping[int, tuple[int, ...]] = field(init=False)
     """Per node: those with state (or sinks) that have to be able to start at one epoch with it."""
+    regions: Mapping[int, int] = field(init=False)
+    """Per node: the least node that it is connected with, in whatever direction."""
 
     def __post_init__(self) -> None:
         nodes = sorted(self.kinds)
         parents = {node: tuple(self.parents.get(node, ())) for node in nodes}
-        children = {
-            node: tuple(other for other in nodes if node in parents[other]) for node in nodes
-        }
+        children = _children(parents)
         units: dict[int, list[int]] = {}
         for node, unit in sorted(self.units.items()):
             units.setdefault(unit, []).append(node)
@@ -88,12 +94,19 @@ class CausalGraph:
         object.__setattr__(self, "determined", self._determined())
         object.__setattr__(self, "tainted", self.voided(self.unrepeatable))
         object.__setattr__(self, "together", self._together())
+        object.__setattr__(self, "regions", self._regions())
         for node in sorted(self.tainted):
             if self.kinds[node] is Kind.ORDERED:
                 raise GraphError(
                     f"node {node} depends on the order of its inputs and is fed by an unrepeatable "
                     "one: its state cannot go back to the end of an epoch; call what is not "
                     "repeatable through ctx.call(), or declare the stage order-insensitive"
+                )
+        for node in sorted(self.clean):
+            if self.kinds[node] is Kind.ORDERED:
+                raise GraphError(
+                    f"node {node} depends on the order of its inputs: its state cannot be cut at "
+                    "the end of an epoch; leave the stage causal, or declare it order-insensitive"
                 )
 
     def closure(self, nodes: Iterable[int]) -> frozenset[int]:
@@ -105,6 +118,25 @@ class CausalGraph:
         """The nodes that hold what an unrepeatable one of these made, and these ones."""
         lost = self.unrepeatable.intersection(failed)
         return frozenset(below for node in lost for below in self.descendants[node])
+
+    def is_clean(self, node: int) -> bool:
+        """Whether a node starts at the end of an epoch, without anything of later ones."""
+        if self.kinds[node] is Kind.SOURCE:
+            return False
+        if node in self.units or node in self.clean:
+            return True
+        return node in self.tainted and self.kinds[node] is not Kind.STATELESS
+
+    def _regions(self) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for first in sorted(self.kinds):
+            reached = [] if first in found else [first]
+            while reached:
+                node = reached.pop()
+                if node not in found:
+                    found[node] = first
+                    reached += (*self.parents[node], *self.children[node], *self.members[node])
+        return found
 
     def _together(self) -> dict[int, tuple[int, ...]]:
         found = {node: set(self.members[node]) for node in self.order}
@@ -160,3 +192,13 @@ class CausalGraph:
             if ordered or (node in self.noted and self.kinds[node] is not Kind.SINK):
                 found.add(node)
         return frozenset(found)
+
+
+def _children(parents: Mapping[int, tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
+    """Per node its children; nodes with the same children share one tuple."""
+    found: dict[int, list[int]] = {node: [] for node in parents}
+    for node, above in parents.items():
+        for parent in above:
+            found[parent].append(node)
+    shared: dict[tuple[int, ...], tuple[int, ...]] = {}
+    return {node: shared.setdefault(tuple(below), tuple(below)) for node, below in found.items()}

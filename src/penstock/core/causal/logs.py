@@ -165,6 +165,15 @@ class PayloadLog:
         """A restarted node's log begins here."""
         self._outgoing[child].floor = floor
 
+    def raise_floor(self, child: int, floor: Floor) -> None:
+        """Something before here is missing, too."""
+        known = self._outgoing[child].floor
+        self._outgoing[child].floor = Floor(
+            max(known.stamp, floor.stamp),
+            max(known.epoch, floor.epoch),
+            max(known.horizon, floor.horizon),
+        )
+
     def truncate(self, child: int, position: Position) -> None:
         """Forget what lies at or before a position that the child never goes back behind.
 
@@ -181,19 +190,34 @@ class PayloadLog:
                 for part in bundle.parts
             ):
                 break
-            for part in bundle.parts:
-                horizon = max(horizon, part.time.epoch)
-                self.bytes -= part.size
-                known = outgoing.stated.get(part.link)
-                if part.kind == MARK and (known is None or known.time.epoch < part.time.epoch):
-                    outgoing.stated[part.link] = part
-            self._let_go(child, bundle)
-            del outgoing.bundles[outgoing.first]
-            outgoing.first += 1
+            horizon = max(horizon, *(part.time.epoch for part in bundle.parts))
+            self._drop_first(child, outgoing)
         outgoing.cursor = max(outgoing.cursor, outgoing.first)
         outgoing.floor = Floor(position.stamp, position.epoch, horizon)
-        while self._in_memory and self._gone(*self._in_memory[0]):
-            self._in_memory.popleft()
+        self._tidy()
+
+    def forget_sent(self, child: int, through: int | None = None) -> None:
+        """Forget what is on its way on the present connection; the floor says so.
+
+        With ``through``, only what belongs to epochs up to that one: then whoever has completed
+        the epoch of the floor can be served, whatever it has handled of later ones.
+        """
+        outgoing = self._outgoing[child]
+        stamp, epoch, horizon = outgoing.floor
+        while outgoing.first < outgoing.cursor:
+            bundle = outgoing.bundles[outgoing.first]
+            newest = max(part.time.epoch for part in bundle.parts)
+            if through is None:
+                stamp, horizon = max(stamp, bundle.stamp), max(horizon, newest)
+                marks = (part.time.epoch for part in bundle.parts if part.kind == MARK)
+                epoch = max(epoch, *marks, -1)
+            elif newest <= through:
+                epoch = max(epoch, newest)
+            else:
+                break
+            self._drop_first(child, outgoing)
+        outgoing.floor = Floor(stamp, epoch, horizon)
+        self._tidy()
 
     def marks_at(self, child: int, epoch: int) -> dict[int, Part]:
         """Per link, the newest mark at or before an epoch."""
@@ -248,6 +272,21 @@ class PayloadLog:
         for child, logged in bundles.items():
             for bundle in logged:
                 self.append(child, bundle)
+
+    def _drop_first(self, child: int, outgoing: _Outgoing) -> None:
+        """Forget the oldest bundle, but for its marks."""
+        bundle = outgoing.bundles.pop(outgoing.first)
+        for part in bundle.parts:
+            self.bytes -= part.size
+            known = outgoing.stated.get(part.link)
+            if part.kind == MARK and (known is None or known.time.epoch < part.time.epoch):
+                outgoing.stated[part.link] = part
+        self._let_go(child, bundle)
+        outgoing.first += 1
+
+    def _tidy(self) -> None:
+        while self._in_memory and self._gone(*self._in_memory[0]):
+            self._in_memory.popleft()
 
     def _let_go(self, child: int, bundle: Bundle) -> None:
         """A bundle's payloads leave memory."""

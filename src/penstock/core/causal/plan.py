@@ -208,8 +208,7 @@ def _start(
         )
     report = saved.report
     # A clean checkpoint has nothing of later epochs: steps with their rows are done again.
-    clean = node in graph.units or node in graph.tainted
-    after = ZERO if clean else report.stamp
+    after = ZERO if graph.is_clean(node) else report.stamp
     trim = _bind(graph, node, known, stored, max(top, report.stamp), after)
     known.learn(report)
     targets = known.targets(node, after, report.completed, deadlines)
@@ -240,6 +239,8 @@ def _start_stateless(
     # A source that nobody listens to has nothing to do again.
     last = max((cut.epoch for cut in stored.cuts), default=-1)
     stamp = min((position.stamp for position in positions.values()), default=ZERO)
+    if graph.is_clean(node):
+        stamp = ZERO
     completed = min((position.epoch for position in positions.values()), default=last)
     trim = _bind(graph, node, known, stored, top, ZERO)
     offset = 0

@@ -1,12 +1,24 @@
 """What may be forgotten: nothing behind it is ever asked for, whatever fails.
 
-The plan after losing every node but the sources is the **watermark**.  Logs are cut by the **low
-epoch**, which is known from the epochs of what is durable alone and is never past the watermark.
+The plan after losing every node but the sources is the **watermark**.  What may go is decided by a
+bound that needs only the epochs of what is durable, and is never past the watermark: where each
+node would start, from the sinks upwards.
+
+    sink        its last published epoch
+    stateless   the least of its children
+    stateful    its newest checkpoint; if it keeps no log, its newest at or before all its children
+    in a loop   the newest epoch of which all nodes of the loop have checkpoints
+
+With ``spare``, so many older checkpoints count instead of the newest, in case it is damaged.
+
+Law: more failures never keep more, so no recovery takes a node behind its own bound.  Connected
+nodes are a **region**; the **low epoch** of a region is the least bound in it.  Nobody in a region
+ever goes back behind it, and nothing that happens in another region moves it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from penstock.core.causal.clocks import Floor
 from penstock.core.causal.diffs import Diff
@@ -15,13 +27,17 @@ from penstock.core.causal.plan import plan
 from penstock.core.causal.reports import Plan, Report, Stored
 
 __all__ = [
+    "durable_epochs",
     "keep_from",
     "keeps_determinant",
-    "low_epoch",
+    "low_epochs",
     "publishable",
     "watermark",
     "watermark_epoch",
 ]
+
+_NEVER = 1 << 63
+_PASSING = (Kind.SOURCE, Kind.STATELESS)
 
 
 def watermark(graph: CausalGraph, stored: Mapping[int, Stored]) -> Plan:
@@ -43,22 +59,62 @@ def watermark_epoch(found: Plan) -> int:
     return min((start.completed for start in found.starts.values()), default=-1)
 
 
-def low_epoch(graph: CausalGraph, stored: Mapping[int, Stored]) -> int:
-    """No recovery goes back behind this epoch: a cheap bound, at or before the watermark.
+def low_epochs(
+    graph: CausalGraph,
+    saved: Mapping[int, Iterable[int]],
+    published: Mapping[int, int],
+    spare: int = 1,
+) -> dict[int, int]:
+    """Per node the low epoch of its region: no recovery of that region goes back behind it.
 
-    It is the least over the nodes with state of the epoch at the older of their two newest
-    checkpoints (in a loop, or below an unrepeatable node: of those that all of them have), and over
-    the sinks of the last published epoch.
+    ``saved`` has the epochs of each node's durable checkpoints (the initial state is -1),
+    ``published`` the last epoch of each sink.
+
+    >>> kinds = {0: Kind.SOURCE, 1: Kind.STATEFUL, 2: Kind.STATEFUL, 3: Kind.SINK}
+    >>> parents = {1: (0,), 2: (1,), 3: (2,)}
+    >>> saved = {1: [2, 6, 8], 2: [3, 5]}
+    >>> low_epochs(CausalGraph(kinds, parents), saved, {3: 7}, spare=0)[0]
+    5
+    >>> low_epochs(CausalGraph(kinds, parents, logless=frozenset({1})), saved, {3: 7}, spare=0)[0]
+    2
     """
-    return min(_kept_epochs(graph, stored).values(), default=-1)
-
-
-def keep_from(graph: CausalGraph, stored: Mapping[int, Stored]) -> dict[int, int]:
-    """Per node with state, the oldest checkpoint that a recovery may ask for: its key."""
+    lows: dict[int, int] = {}
+    for node, start in _starts(graph, saved, published, spare).items():
+        region = graph.regions[node]
+        lows[region] = min(lows.get(region, _NEVER), start)
     return {
-        node: min(saved.key for saved in stored[node].checkpoints if saved.report.completed >= low)
-        for node, low in _kept_epochs(graph, stored).items()
+        node: -1 if lows[region] == _NEVER else lows[region]
+        for node, region in graph.regions.items()
     }
+
+
+def keep_from(
+    graph: CausalGraph,
+    saved: Mapping[int, Iterable[int]],
+    published: Mapping[int, int],
+    spare: int = 1,
+) -> dict[int, int]:
+    """Per node with state the epoch of the oldest checkpoint that a recovery may ask for."""
+    return {
+        node: start
+        for node, start in _starts(graph, saved, published, spare).items()
+        if graph.kinds[node] in (Kind.STATEFUL, Kind.ORDERED)
+    }
+
+
+def durable_epochs(
+    graph: CausalGraph, stored: Mapping[int, Stored]
+) -> tuple[dict[int, list[int]], dict[int, int]]:
+    """``saved`` and ``published`` of what the store has; staged epochs of sinks are saved ones."""
+    saved: dict[int, list[int]] = {}
+    published: dict[int, int] = {}
+    for node, kept in stored.items():
+        epochs = [one.report.completed for one in kept.checkpoints]
+        if graph.kinds[node] is Kind.SINK:
+            published[node] = epochs[0] if epochs else -1
+        if graph.kinds[node] not in _PASSING:
+            saved[node] = epochs
+    return saved, published
 
 
 def publishable(graph: CausalGraph, sink: int, stored: Mapping[int, Stored]) -> int | None:
@@ -69,7 +125,8 @@ def publishable(graph: CausalGraph, sink: int, stored: Mapping[int, Stored]) -> 
     """
     if sink not in graph.tainted:
         return None
-    return max(_common(graph, sink, stored), default=-1)
+    saved, _ = durable_epochs(graph, stored)
+    return max(_common(graph.together[sink], saved), default=-1)
 
 
 def keeps_determinant(diff: Diff, low: int) -> bool:
@@ -82,20 +139,43 @@ def keeps_determinant(diff: Diff, low: int) -> bool:
     return max(diff[0].epoch, diff[1].epoch) > low
 
 
-def _kept_epochs(graph: CausalGraph, stored: Mapping[int, Stored]) -> dict[int, int]:
+def _starts(
+    graph: CausalGraph,
+    saved: Mapping[int, Iterable[int]],
+    published: Mapping[int, int],
+    spare: int,
+) -> dict[int, int]:
+    """The least epoch at which each node may have to start."""
     found: dict[int, int] = {}
-    for node in stored:
-        if graph.kinds[node] in (Kind.SOURCE, Kind.STATELESS):
+    least: dict[int, int] = {}
+
+    def children_at(node: int) -> int:
+        children = graph.children[node]  # shared by nodes that have the same ones
+        if id(children) not in least:
+            least[id(children)] = min((found[child] for child in children), default=_NEVER)
+        return least[id(children)]
+
+    for node in reversed(graph.order):
+        if node in found:
             continue
-        found[node] = min(sorted(_common(graph, node, stored))[-2:], default=-1)
+        kind = graph.kinds[node]
+        if kind in _PASSING:
+            found[node] = children_at(node)
+        elif kind is Kind.SINK and node not in graph.tainted:
+            found[node] = published.get(node, -1)
+        else:
+            group = graph.together[node]
+            limit = _NEVER
+            if node not in graph.tainted:  # else all below them are in the group, too
+                limit = min(
+                    (children_at(one) for one in group if one in graph.logless), default=limit
+                )
+            epochs = sorted(epoch for epoch in _common(group, saved) if epoch <= limit)
+            start = epochs[max(0, len(epochs) - 1 - spare)] if epochs else -1
+            found.update(dict.fromkeys(group, start))
     return found
 
 
-def _common(graph: CausalGraph, node: int, stored: Mapping[int, Stored]) -> set[int]:
-    """The epochs at which all of those who may start with a node have checkpoints."""
-    return set.intersection(
-        *(
-            {saved.report.completed for saved in stored[member].checkpoints}
-            for member in graph.together[node]
-        )
-    )
+def _common(group: Iterable[int], saved: Mapping[int, Iterable[int]]) -> set[int]:
+    """The epochs at which all of those who may start together have checkpoints."""
+    return set.intersection(*(set(saved.get(member, ())) for member in group))

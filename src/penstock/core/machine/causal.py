@@ -96,6 +96,8 @@ class CausalMachine(CausalPeers):
         inside: frozenset[int] = frozenset(),
         tracking: NodeTracking | None = None,
         clean: bool = False,
+        logged: bool = True,
+        checkpoint_every: int | None = None,
     ) -> None:
         super().__init__(
             node,
@@ -110,6 +112,8 @@ class CausalMachine(CausalPeers):
             inside=inside,
             tracking=tracking,
             clean=clean,
+            logged=logged,
+            stateful=stateful,
         )
         if checkpoint is not None:
             self.watermark_us = checkpoint.report.watermark_us
@@ -123,6 +127,9 @@ class CausalMachine(CausalPeers):
         self._replay: Replay[Item] | None = None
         self.checkpoint_due = False
         """Set it, and a checkpoint is taken between the present step and the next."""
+        self.checkpoint_every = checkpoint_every
+        """So many epochs: a checkpoint where each multiple of it ends, whatever has come since."""
+        self._saved_at = self.completed_epoch
         if start is not None:
             self._start(start, checkpoint)
 
@@ -243,7 +250,18 @@ class CausalMachine(CausalPeers):
         if not self.checkpoint_due or self._step is not None or self._replay is not None:
             return []
         self.checkpoint_due = False
+        self._saved_at = self.completed_epoch
         return [TakeCheckpoint(self.checkpoint())]
+
+    def _checkpoint_before(self, epoch: int) -> list[CausalEffect]:
+        """The last chance for a checkpoint at the end of a multiple that no epoch here ends at."""
+        every = self.checkpoint_every
+        if every is None or self._replay is not None:
+            return []
+        if epoch // every <= (self.completed_epoch + 1) // every:
+            return []
+        self.checkpoint_due = self.checkpoint_due or self._saved_at < self.completed_epoch
+        return self._checkpoint_if_due()
 
     def _turn(self, effects: list[CausalEffect]) -> Turn[Item] | None:
         if self._replay is not None:
@@ -261,9 +279,11 @@ class CausalMachine(CausalPeers):
     def _begin(self, turn: Turn[Item]) -> list[CausalEffect]:
         if turn.item is None:
             done = self._completable.popleft()
+            effects = self._checkpoint_before(done.epoch)
             self._step = Step((completion(done.epoch),), turn)
             self.watermark_us = done.watermark_us
-            return [Complete(done.epoch, done.watermark_us, self._cut_of(done.epoch))]
+            effects.append(Complete(done.epoch, done.watermark_us, self._cut_of(done.epoch)))
+            return effects
         first = turn.item[0]
         data = [
             message
@@ -340,6 +360,8 @@ class CausalMachine(CausalPeers):
                 for target in outlet.targets:
                     step.add(target, Part(MARK, link, time, watermarks_us[link], cut_us))
         effects = self._log_step(step)
+        if self.checkpoint_every is not None and (epoch + 1) % self.checkpoint_every == 0:
+            self.checkpoint_due = True
         if epoch >= EPOCH_END:
             self.finished = True
             effects.append(Finish())

@@ -62,6 +62,8 @@ class CausalLoop(CausalMachine):
         checkpoint: Checkpoint | None = None,
         budget_bytes: int | None = None,
         tracking: NodeTracking | None = None,
+        logged: bool = True,
+        checkpoint_every: int | None = None,
     ) -> None:
         super().__init__(
             node,
@@ -75,6 +77,8 @@ class CausalLoop(CausalMachine):
             inside=inside,
             tracking=tracking,
             clean=True,
+            logged=logged,
+            checkpoint_every=checkpoint_every,
         )
         self._closed: list[CausalEffect] = []
         self._early: list[Message] = []

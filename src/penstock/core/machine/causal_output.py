@@ -63,9 +63,15 @@ class CausalOutput(NodeMachine):
         budget_bytes: int | None,
         inside: frozenset[int],
         tracking: NodeTracking | None,
+        logged: bool,
+        forgets_epochs: bool,
     ) -> None:
         super().__init__(node, inputs, outlets, incarnation, incarnations, completed, tracking)
         self.determined = determined
+        self._logged = logged
+        self._forgets_epochs = forgets_epochs
+        """Without a log: whether it forgets whole epochs, as checkpoints in the midst of one ask
+        for, or everything at once."""
         self.inside = inside
         """Links inside of a loop: nothing on them is stamped or logged."""
         targets = {t for outlet in self.outlets.values() for t in outlet.targets}
@@ -92,6 +98,25 @@ class CausalOutput(NodeMachine):
         self._top: Stamp = ZERO
         self._taken: Mapping[Stamp, Link | None] = {}
         self._horizon = -1
+
+    @property
+    def logged(self) -> bool:
+        """Whether the node keeps what it has sent.  It may be changed at any time.
+
+        A node that does not makes its children's senders of old rows work again: itself.  What it
+        has not sent yet it keeps.  The floors say from where on the log is whole.
+        """
+        return self._logged
+
+    @logged.setter
+    def logged(self, logged: bool) -> None:
+        self._logged = logged
+        for child in self.children:
+            self._forget_sent(child)
+
+    def _forget_sent(self, child: int) -> None:
+        if not self._logged:
+            self.log.forget_sent(child, self.completed_epoch if self._forgets_epochs else None)
 
     def produced(  # type: ignore[override]
         self, link: int, parts: Iterable[tuple[int, object, int]], time: Time
@@ -155,7 +180,11 @@ class CausalOutput(NodeMachine):
             if child in skipped:
                 # The child has it at a stamp that nobody knows: the log begins after its position.
                 position = self.positions[child]
-                self.log.set_floor(child, Floor(position.stamp, position.epoch, self._horizon))
+                floor = Floor(position.stamp, position.epoch, self._horizon)
+                if self._logged:
+                    self.log.set_floor(child, floor)
+                else:
+                    self.log.raise_floor(child, floor)
                 parts = [part for part in parts if part.kind == MARK]
             if parts:
                 link = Link(self.node, stamp, max(part.time.epoch for part in parts))
@@ -186,6 +215,7 @@ class CausalOutput(NodeMachine):
                 if position.beyond(bundle.stamp, part.time.epoch, part.kind == MARK)
             ]
             effects += self._sends(child, bundle._replace(parts=tuple(parts)))
+        self._forget_sent(child)
         return effects
 
     def _state(self, child: int, epoch: int) -> list[CausalEffect]:

@@ -52,6 +52,8 @@ class CausalPeers(CausalOutput):
         inside: frozenset[int],
         tracking: NodeTracking | None,
         clean: bool,
+        logged: bool,
+        stateful: bool,
     ) -> None:
         super().__init__(
             node,
@@ -65,6 +67,8 @@ class CausalPeers(CausalOutput):
             budget_bytes,
             inside,
             tracking,
+            logged,
+            forgets_epochs=stateful and not clean,
         )
         self.senders = sorted(
             {sender for link, ids in inputs.items() if link not in inside for sender in ids}

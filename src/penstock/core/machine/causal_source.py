@@ -108,6 +108,7 @@ class CausalSource(CausalMachine):
         incarnations: Mapping[int, int] | None = None,
         start: Start | None = None,
         budget_bytes: int | None = None,
+        logged: bool = True,
     ) -> None:
         super().__init__(
             node,
@@ -117,6 +118,7 @@ class CausalSource(CausalMachine):
             incarnations,
             start=start,
             budget_bytes=budget_bytes,
+            logged=logged,
         )
         self.offset = start.offset if start is not None else 0
         self._script = script(start) if start is not None else []

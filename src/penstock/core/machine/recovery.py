@@ -156,7 +156,7 @@ class RecoveryMachine:
         self._round: _Round | None = None
         self._unopened: set[tuple[int, int]] = set()
         self._hit: set[int] = set()
-        self._truncated = -1
+        self._truncated: Mapping[int, int] = {}
         self.history: list[Plan] = []
 
     @property
@@ -251,15 +251,17 @@ class RecoveryMachine:
         )
         return [Persist(self.record)]
 
-    def truncate_due(self, low: int) -> list[RecoveryEffect]:
-        """Now and then, with the low epoch of what is durable: what may be forgotten."""
-        if low <= self._truncated:
-            return []
-        self._truncated = low
-        position = Position(ZERO, low)
+    def truncate_due(self, lows: Mapping[int, int]) -> list[RecoveryEffect]:
+        """Now and then, with the low epochs of what is durable: what may be forgotten."""
+        before, self._truncated = self._truncated, lows
         return [
-            Truncate(node, dict.fromkeys(self.graph.children[node], position), low)
+            Truncate(
+                node,
+                dict.fromkeys(self.graph.children[node], Position(ZERO, lows[node])),
+                lows[node],
+            )
             for node in self.graph.order
+            if lows[node] > before.get(node, -1)
         ]
 
     def plan(

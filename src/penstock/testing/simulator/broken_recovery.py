@@ -13,8 +13,8 @@ from penstock.core.machine.recovery import Record, RecoveryEffect, RecoveryMachi
 
 
 class TruncatesTooFar(RecoveryMachine):
-    def truncate_due(self, low: int) -> list[RecoveryEffect]:
-        return super().truncate_due(low + 1)
+    def truncate_due(self, lows: Mapping[int, int]) -> list[RecoveryEffect]:
+        return super().truncate_due({node: low + 1 for node, low in lows.items()})
 
 
 class NoClosure(RecoveryMachine):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.core.causal.diffs import Link, pairs, show_diff
 from penstock.core.causal.graph import Kind
 from penstock.core.causal.reports import Stored
-from penstock.core.causal.retention import watermark, watermark_epoch
+from penstock.core.causal.retention import watermark
 from penstock.core.causal.times import Stamp
 from penstock.core.machine.causal_effects import Restated
 from penstock.core.machine.messages import DATA, Complete, Deliver, Message
@@ -161,11 +161,12 @@ class Monitor:
             self._inputs[epoch] = expected(world.shape, cuts, epoch, fresh(world.shape))
         return self._inputs[epoch][node]
 
-    def truncated(self, low: int, stored: Mapping[int, Stored]) -> None:
+    def truncated(self, lows: Mapping[int, int], stored: Mapping[int, Stored]) -> None:
         """Logs are cut by epoch: never behind what the loss of everything would ask for."""
         found = watermark(self.world.shape.graph, stored)
-        if found.impossible is not None or low > watermark_epoch(found):
-            raise Violation("watermark", f"logs are cut at {low}: {found}")
+        ahead = any(start.completed < lows[node] for node, start in found.starts.items())
+        if found.impossible is not None or ahead:
+            raise Violation("watermark", f"logs are cut at {lows}: {found}")
 
     # -- the end ---------------------------------------------------------------------------------
 

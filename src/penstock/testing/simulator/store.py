@@ -9,7 +9,7 @@ from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.diffs import Diff
 from penstock.core.causal.graph import Kind
 from penstock.core.causal.reports import Cut, Report, Saved, Stored
-from penstock.core.causal.retention import keep_from, keeps_determinant
+from penstock.core.causal.retention import durable_epochs, keep_from, keeps_determinant
 from penstock.core.causal.times import Stamp
 from penstock.core.machine.causal_effects import Checkpoint
 from penstock.core.machine.recovery import Record
@@ -86,13 +86,14 @@ class Store:
         if node in self.determinants:
             self.determinants[node] = [d for d in self.determinants[node] if d[0].stamp <= trim]
 
-    def forget(self, low: int) -> None:
+    def forget(self, lows: Mapping[int, int]) -> None:
         """Drop checkpoints that no recovery asks for, and determinants before the oldest."""
-        stored = self.stored(self.shape.graph.order)
-        for node, key in keep_from(self.shape.graph, stored).items():
-            if node not in self.checkpoints:
-                continue
-            self.checkpoints[node] = [k for k in self.checkpoints[node] if k.key >= key]
+        graph = self.shape.graph
+        durable = durable_epochs(graph, self.stored(graph.order))
+        for node, epoch in keep_from(graph, *durable).items():
+            self.checkpoints[node] = [
+                k for k in self.checkpoints[node] if k.checkpoint.report.completed >= epoch
+            ]
             oldest = self.checkpoints[node][0].checkpoint.report
             self.determinants[node] = [
                 d
@@ -102,7 +103,7 @@ class Store:
 
         for node in self.determinants.keys() - self.checkpoints.keys():
             self.determinants[node] = [
-                d for d in self.determinants[node] if keeps_determinant(d, low)
+                d for d in self.determinants[node] if keeps_determinant(d, lows[node])
             ]
 
     def _sink(self, node: int) -> Iterator[Saved]:

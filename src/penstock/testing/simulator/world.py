@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.causal.diffs import show_diff
 from penstock.core.causal.graph import Kind
 from penstock.core.causal.reports import Cut
-from penstock.core.causal.retention import low_epoch, publishable
+from penstock.core.causal.retention import durable_epochs, low_epochs, publishable
 from penstock.core.machine.causal_effects import StoreCut
 from penstock.core.machine.messages import MARK, Message
 from penstock.core.machine.recovery import (
@@ -308,10 +308,10 @@ class World:
         if self.controller is None:
             return
         stored = self.store.stored(self.shape.graph.order)
-        low = low_epoch(self.shape.graph, stored)
-        self.monitor.truncated(low, stored)
-        self.store.forget(low)
-        self.control(self.controller.truncate_due(low))
+        lows = low_epochs(self.shape.graph, *durable_epochs(self.shape.graph, stored))
+        self.monitor.truncated(lows, stored)
+        self.store.forget(lows)
+        self.control(self.controller.truncate_due(lows))
 
     def control(self, effects: list[RecoveryEffect]) -> None:
         """Perform the controller's effects; it may die between any two of them."""
