@@ -10,12 +10,14 @@ import pyarrow as pa
 
 from penstock.connectors import console, database, foreach_batch, memory, parquet
 from penstock.connectors import subscribe as subscription
+from penstock.connectors import table as published
 from penstock.core.delivery.routing import RoutingKind, routing_named
 from penstock.durations import Duration, duration_us
 from penstock.errors import SchemaError, SettingsError
 from penstock.functions import Aggregate, Window, avg, count, max, min, sum
 from penstock.operators import (
     aggregate,
+    as_of,
     distinct,
     duplicate,
     filter,
@@ -137,14 +139,28 @@ class Stream:
 
     def lookup(
         self,
-        table: pa.Table,
+        table: pa.Table | published.PublishedTable,
         on: str | Mapping[str, str],
         *,
         how: str = "inner",
         columns: Sequence[str] | None = None,
     ) -> Stream:
-        """Join with a small table that every node holds; ``on`` maps our column to the table's."""
+        """Join with a small table that every node holds; ``on`` maps our column to the table's.
+
+        A table that a stream publishes (:meth:`toTable`) is looked up in the version that
+        :meth:`asOf` has noted.
+        """
+        if isinstance(table, published.PublishedTable):
+            return self._then(as_of.TableLookup(table, on, how=how, columns=columns))
         return self._then(lookup.Lookup(table, on, how=how, columns=columns))
+
+    def asOf(self, *tables: published.PublishedTable) -> Stream:
+        """Note for every row the newest version of some tables; :meth:`lookup` uses that.
+
+        Adds a column ``NAME_version`` per table.  Rows never wait for a version; a replay is given
+        the versions that were noted.
+        """
+        return self._then(as_of.AsOf(tables))
 
     def duplicate(self, copies: int = 2) -> Stream:
         """Every row ``copies`` times."""
@@ -304,6 +320,17 @@ class Stream:
         """Parquet files, one directory ``epoch=N`` per epoch, each published by one rename."""
         writer = self._then(parquet.ParquetWrite(path), name=name)
         writer.to(parquet.ParquetCommit(path), name=f"{writer._stage.name}_commit")
+
+    def toTable(
+        self, name: str, *, path: str | None = None, keep: int = published.KEEP
+    ) -> published.PublishedTable:
+        """A table that others look up: each epoch that has rows is a version, the whole table.
+
+        It is kept in the flow's store, or in ``path``; the newest ``keep`` versions stay.
+        """
+        table = published.PublishedTable(checked_name(name, "table"), self.schema, path)
+        self.to(published.TableWrite(table, keep), name)
+        return table
 
     def database(
         self,

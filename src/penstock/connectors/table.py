@@ -1,0 +1,197 @@
+"""A stream as a table in versions: what one part of a flow makes, looked up by another.
+
+    components = found.toTable("components")                 # each epoch with rows is a version
+    queries.asOf(components).lookup(components, on="user")   # of this flow, or of another one
+
+An epoch's rows are the whole table as of then: one Arrow file, made durable and published by a
+rename, read through a memory map.  Nobody waits for a version.  Who looks up takes the newest one
+there is, and which one that was is noted with the rows (:class:`AsOf`), so that a replay sees the
+same.  There is no edge between the two sides: neither goes back with the other, and what was
+published is never taken back.
+
+Old versions go, except for the newest few (``keep``): a replay needs those of the last seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.connectors.base import Kept, Sink
+from penstock.engine.store_log import sync_directory
+from penstock.errors import SettingsError, SinkError, SourceError
+from penstock.operators.base import Exchange, Single
+from penstock.paths import local_path
+from penstock.vertex import Time, Vertex
+
+__all__ = ["PublishedTable", "TableWrite"]
+
+KEEP = 16
+"""So many versions are kept unless somebody says otherwise."""
+
+_VERSION = re.compile(r"version-([0-9]{16})\.arrow\Z")
+
+
+class PublishedTable:
+    """The versions of a table; inert, travels to the hosts with the code."""
+
+    def __init__(self, name: str, schema: pa.Schema, path: str | None = None) -> None:
+        self.name = name
+        self.schema = schema
+        self._folder = None if path is None else local_path(path, "toTable", SettingsError)
+
+    def __repr__(self) -> str:
+        return f"PublishedTable({self.name!r}, [{', '.join(self.schema.names)}])"
+
+    @property
+    def folder(self) -> Path:
+        """Where the versions are."""
+        if self._folder is None:
+            raise SettingsError(
+                f"table {self.name!r} has no place: give toTable a path, or start the flow with "
+                "checkpointLocation"
+            )
+        return Path(self._folder)
+
+    @property
+    def placed(self) -> bool:
+        """Whether it is known where."""
+        return self._folder is not None
+
+    @property
+    def column(self) -> str:
+        """The column that says which version a row sees."""
+        return f"{self.name}_version"
+
+    def versions(self) -> list[int]:
+        """The numbers of the versions that are there, oldest first; each is an epoch's."""
+        try:
+            names = os.listdir(self.folder)
+        except FileNotFoundError:
+            return []
+        return sorted(int(found[1]) for name in names if (found := _VERSION.match(name)))
+
+    def newest(self) -> int | None:
+        """The number of the newest version; None before the first."""
+        return max(self.versions(), default=None)
+
+    def read(self, version: int | None = None) -> pa.Table:
+        """The rows of a version, by default of the newest; none before the first."""
+        version = self.newest() if version is None else version
+        if version is None:
+            return self.schema.empty_table()
+        try:
+            with pa.memory_map(str(self.file(version))) as file:
+                return pa.ipc.open_file(file).read_all()
+        except FileNotFoundError as error:
+            raise SourceError(
+                f"table {self.name!r}: version {version} is not there, only {self.versions()}; "
+                "keep more versions with toTable(..., keep=N)",
+                table=self.name,
+                version=version,
+            ) from error
+
+    def file(self, version: int) -> Path:
+        """The file of a version."""
+        return self.folder / f"version-{version:016d}.arrow"
+
+    def place(self, folder: Path) -> None:
+        """Where it is to be, unless the user has said so."""
+        if self._folder is None:
+            self._folder = str(folder / "tables" / self.name)
+
+
+class TableWrite(Sink, Kept):
+    """Publishes each epoch that has rows as a version of the table, in one node."""
+
+    kind = "table"
+    durable = True
+
+    def __init__(self, table: PublishedTable, keep: int = KEEP) -> None:
+        if keep < 2:
+            raise SettingsError(f"toTable: keep at least 2 versions, got {keep!r}")
+        self.table = table
+        self.keep = keep
+        self.sync = True
+
+    def keep_in(self, directory: Path, sync: bool) -> None:
+        self.table.place(directory)
+        self.sync = sync
+
+    def exchanges(self, inputs: Sequence[pa.Schema]) -> tuple[Exchange, ...]:
+        return (Single(),)
+
+    def prepare(self) -> None:
+        """Make the folder, and drop what an earlier run had not finished."""
+        if not self.table.placed:
+            return  # a place of this run only, which is empty
+        folder = self.table.folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for left in folder.glob("writing-*"):
+                left.unlink(missing_ok=True)
+        except OSError as error:
+            raise SinkError(
+                f"table {self.table.name!r}: cannot write to {folder}: {error.strerror or error}; "
+                "give a path that this user may write to",
+                path=str(folder),
+            ) from error
+
+    def committed(self) -> int | None:
+        return self.table.newest() if self.table.placed else None
+
+    def vertex(self) -> Vertex:
+        return _TableVertex(self)
+
+    def describe(self) -> str:
+        return self.table.name
+
+
+class _TableVertex(Vertex):
+    """Keeps the rows of open epochs; writes each when it is complete."""
+
+    def __init__(self, write: TableWrite) -> None:
+        self._write = write
+        self._open: dict[int, list[pa.RecordBatch]] = {}
+
+    def onRecv(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
+        batches = self._open.get(time.epoch)
+        if batches is None:
+            batches = self._open[time.epoch] = []
+            self.notifyAt(time)
+        batches.append(batch)
+
+    def onNotify(self, time: Time) -> None:
+        rows = pa.Table.from_batches(self._open.pop(time.epoch)).combine_chunks()
+        if self._publish(time.epoch, rows):
+            self.count("versions_published", 1)
+            self.count("rows_published", rows.num_rows)
+
+    def _publish(self, version: int, rows: pa.Table) -> bool:
+        """Make a version visible; False if it, or a newer one, already was."""
+        table = self._write.table
+        there = table.versions()
+        if there and there[-1] >= version:
+            return False
+        folder = table.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        written = folder / f"writing-{uuid.uuid4().hex}"
+        with pa.OSFile(str(written), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
+            writer.write_table(rows)
+        if self._write.sync:
+            descriptor = os.open(written, os.O_RDONLY)
+            try:
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+        os.rename(written, table.file(version))
+        if self._write.sync:
+            sync_directory(folder)
+        for old in there[: -(self._write.keep - 1)]:
+            table.file(old).unlink(missing_ok=True)
+        return True
