@@ -6,11 +6,13 @@ it.  All of it happens in the host's loop, between two steps of its nodes.
     {"kind": "start", "nodes": [...], "placement": {...}}     start incarnations of nodes
     {"kind": "fence", "round": n, "incarnations": {...}, …}   refuse the old ones, report
     {"kind": "open", "edges": [...]}                          send again after a position, go on
+    {"kind": "plan", "orders": {...}}                         checkpoint so often from now on
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -125,6 +127,14 @@ class CausalAgent:
                     log.info("not started: %s", error)  # replaced in the meantime
         elif kind == "open":
             self._open(body)
+        elif kind == "plan":
+            self.run = {**self.run, "orders": body["orders"]}
+            for runner in self._runners():
+                self._ordered(runner)
+
+    def _ordered(self, runner: CausalRunner) -> None:
+        """What the plan in force says of a node."""
+        runner.checkpoint_epochs = self.run["orders"]["epochs"].get(runner.node)
 
     def truncate(self, low: int) -> None:
         """No recovery goes back behind an epoch any more."""
@@ -153,7 +163,7 @@ class CausalAgent:
         for sender, target, incarnation, position in body["edges"]:
             runner = self.host.nodes.get(sender)
             if isinstance(runner, CausalRunner):
-                runner.perform(runner.causal.open(target, incarnation, position_from(position)))
+                runner.open(target, incarnation, position_from(position))
 
     def _track(self, body: dict[str, Any]) -> None:
         """Count the progress of loops anew: all their nodes start from one epoch."""
@@ -174,6 +184,7 @@ class CausalAgent:
     # -- starting a node -------------------------------------------------------------------------
 
     def _start(self, spec: dict[str, Any]) -> None:
+        began_s = time.perf_counter()
         node, incarnation = spec["node"], spec["incarnation"]
         start = start_from(spec["start"])
         if node in self.host.nodes:
@@ -194,6 +205,7 @@ class CausalAgent:
         runner = wired(self.plan, self.host, machine, self._maker(node, store))
         runner.chain.repeatable = True
         runner.chain.keep_pending = store is not None and not chain.loops
+        self._ordered(runner)
         if store is not None:
             runner.key = store.newest()
         if state is not None:
@@ -207,7 +219,11 @@ class CausalAgent:
             runner.source = self._source(runner, start)
         self.host.add(runner)
         self.tell({"kind": "started", "node": node, "incarnation": incarnation})
+        ready_s = time.perf_counter()
+        if start.horizon > 0:  # else nothing was there before
+            runner.work.restarted(start.horizon - 1, ready_s - began_s, 0)
         runner.perform(runner.causal.begin())
+        runner.busy_ns += int((time.perf_counter() - ready_s) * 1e9)
 
     def _maker(self, node: int, store: NodeStore | None) -> Callable[..., CausalRunner]:
         """How to make a node's runner."""

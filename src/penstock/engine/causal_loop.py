@@ -81,7 +81,7 @@ class LoopRunner(CausalRunner):
             for link, parts, at in self._held.pop(done):
                 self.machine.produced(link, parts, at)
 
-    def _checkpoint_due(self, calm: bool) -> bool:
+    def _checkpoint_due(self, epoch: int, calm: bool) -> bool:
         return False
 
     def _deliver(self, effect: Deliver) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import msgpack
 import pyarrow as pa
 
+from penstock.core.causal.clocks import Position
 from penstock.core.causal.codec import to_plain
 from penstock.core.causal.diffs import Diff
 from penstock.core.causal.logs import Spilled
@@ -44,6 +45,7 @@ from penstock.core.time import Time
 from penstock.engine.causal_source import CausalSourceDriver
 from penstock.engine.durable import CheckpointWriter, NodeStore, SpillFile
 from penstock.engine.node import NodeRunner
+from penstock.engine.node_work import NodeWork
 from penstock.errors import InvariantError, PeerError
 
 __all__ = ["CausalRunner", "Keeper"]
@@ -86,12 +88,16 @@ class CausalRunner(NodeRunner):
     """Of the newest checkpoint."""
     checkpoint_epoch: int = -1
     messages_out: int = 0
+    work: NodeWork = field(default_factory=NodeWork)
+    checkpoint_epochs: int | None = None
+    """A plan's word: a checkpoint at the end of each so many epochs, whatever it takes."""
     _diffs: int = 0
     _diff_bytes: int = 0
     _work: deque[CausalEffect] = field(default_factory=deque)
     _busy: bool = False
     _retired: bool = False
     _cut_us: int = 0
+    _opening_s: float = 0.0
     _determinants: list[Diff] = field(default_factory=list)
     _checkpoint_at: float = field(default_factory=time.monotonic)
     _writing: bool = False
@@ -122,6 +128,7 @@ class CausalRunner(NodeRunner):
 
     def handle(self, messages: Iterable[Message]) -> None:
         for message in messages:
+            self.work.bytes_in += message.size
             self.perform(self.causal.received(message))
         if self._determinants and (not self.queue or len(self._determinants) >= DETERMINANTS_MAX):
             self._store_determinants()
@@ -191,11 +198,14 @@ class CausalRunner(NodeRunner):
         rows = self.chain.rows_out
         watermarks = self.chain.complete(effect.epoch, effect.watermark_us)
         self._release(effect.epoch)
-        if self.store is not None and self._checkpoint_due(self.chain.rows_out == rows):
+        calm = self.chain.rows_out == rows
+        if self.store is not None and self._checkpoint_due(effect.epoch, calm):
             machine.checkpoint_due = True
         self._note()
         self.perform(machine.completed(effect.epoch, watermarks, cut_us))
         self._completed(effect.epoch, cut_us)
+        if self.work.completed(effect.epoch, self.busy_ns):
+            self._caught_up()
 
     def _release(self, epoch: int) -> None:
         """Output that waited for the completion of its epoch is part of it now."""
@@ -231,13 +241,19 @@ class CausalRunner(NodeRunner):
                 return
         self.perform(self.causal.determinants_stored(diffs[-1][0].stamp))
 
-    def _checkpoint_due(self, calm: bool) -> bool:
-        """Whether to take a checkpoint; better after an epoch that had no results to hurry with."""
+    def _checkpoint_due(self, epoch: int, calm: bool) -> bool:
+        """Whether to take a checkpoint; better after an epoch that had no results to hurry with.
+
+        Planned ones are taken at the same epochs everywhere: those who restart together need that.
+        """
         # A state that knows of an end of its input is of no use to the next run.
-        if self.causal.newest >= EPOCH_END:
+        if self.causal.newest >= EPOCH_END or self._writing:
             return False
+        planned = self.checkpoint_epochs
+        if planned is not None:
+            return (epoch + 1) // planned > (self.causal.completed_epoch + 1) // planned
         wait_s = 0.0 if calm else self.checkpoint_s
-        return not self._writing and time.monotonic() >= self._checkpoint_at + wait_s
+        return time.monotonic() >= self._checkpoint_at + wait_s
 
     def _take_checkpoint(self, effect: TakeCheckpoint) -> None:
         if self.store is None or self._writing:
@@ -248,15 +264,18 @@ class CausalRunner(NodeRunner):
         key = self.key = self.key + 1
         epoch = effect.checkpoint.report.completed
         took = time.monotonic() - began
+        self.work.snapshot_ns += int(took * 1e9)
+        logged = self.causal.log.bytes
 
         def done(size: int, seconds: float) -> None:
-            self.keeper.call(lambda: self._saved(key, epoch, size, took + seconds))
+            self.keeper.call(lambda: self._saved(key, epoch, size, took + seconds, logged))
 
         self.keeper.writer.submit(self.store, key, effect.checkpoint, state, done)
 
-    def _saved(self, key: int, epoch: int, size: int, took_s: float) -> None:
-        """A checkpoint is durable."""
+    def _saved(self, key: int, epoch: int, size: int, took_s: float, logged: int) -> None:
+        """A checkpoint is durable; ``logged`` bytes of it are what the node has sent."""
         self._writing = False
+        self.work.saved(size, took_s)
         self._checkpoint_at = time.monotonic() + max(self.checkpoint_s, took_s / CHECKPOINT_SHARE)
         self.checkpoint_epoch = epoch
         if self._retired:
@@ -269,6 +288,7 @@ class CausalRunner(NodeRunner):
                 "key": key,
                 "epoch": epoch,
                 "bytes": size,
+                "logged": min(size, logged),
                 "seconds": took_s,
             }
         )
@@ -302,6 +322,25 @@ class CausalRunner(NodeRunner):
             {"kind": "recovered", "node": self.node, "incarnation": self.machine.incarnation}
         )
 
+    def _caught_up(self) -> None:
+        """All that was known when the node was lost is handled again."""
+        self.keeper.tell(
+            {
+                "kind": "caught_up",
+                "node": self.node,
+                "incarnation": self.machine.incarnation,
+                "restore_s": self.work.restore_s,
+                "replay_s": self.work.replay_s,
+                "rows": self.rows_in,
+            }
+        )
+
+    def open(self, child: int, incarnation: int, position: Position) -> None:
+        """Send again what a child needs, then go on."""
+        self._opening_s = time.perf_counter()
+        self.perform(self.causal.open(child, incarnation, position))
+        self.busy_ns += int((time.perf_counter() - self._opening_s) * 1e9)
+
     def _report(self, effect: TellReport) -> None:
         self.keeper.tell(
             {
@@ -320,6 +359,7 @@ class CausalRunner(NodeRunner):
                 "incarnation": self.machine.incarnation,
                 "target": effect.child,
                 "target_incarnation": effect.incarnation,
+                "seconds": time.perf_counter() - self._opening_s,
             }
         )
 
@@ -339,6 +379,7 @@ class CausalRunner(NodeRunner):
             "messages_out": self.messages_out,
             "diff_bytes": self._diff_bytes / max(1, self._diffs),
             "diffs_measured": self._diffs,
+            **self.work.figures(),
         }
 
     def truncate(self, epoch: int) -> None:

@@ -44,6 +44,8 @@ class RunSettings:
     logs: str = "references"
     logBytes: int = 64 << 20
     standby: int = 0
+    maxOverhead: float | None = None
+    planInterval: Duration = "10 seconds"
     tuning: Tuning = field(default_factory=Tuning)
 
     @classmethod
@@ -71,6 +73,11 @@ class RunSettings:
                 )
         if not isinstance(settings.standby, int) or settings.standby < 0:
             raise SettingsError(f"start: standby is a number from 0 up, got {settings.standby!r}")
+        budget = settings.maxOverhead
+        if budget is not None and not (isinstance(budget, int | float) and 0 < budget < 1):
+            raise SettingsError(
+                f"start: maxOverhead is a share of time such as 0.05, got {budget!r}"
+            )
         if not isinstance(settings.availableNow, bool):
             raise SettingsError(
                 f"start: availableNow is True or False, got {settings.availableNow!r}"
@@ -96,6 +103,7 @@ class RunSettings:
             "linger",
             "progressInterval",
             "checkpointInterval",
+            "planInterval",
         ):
             settings.us(name)
         return settings

@@ -31,6 +31,17 @@ def described(**changes: Any) -> dict[str, Any]:
     return data
 
 
+def test_what_was_measured_counts() -> None:
+    data = described()
+    data["operators"][1] |= {"rate": 40, "checkpoint_time": 0.25}
+    topology = Topology.from_mapping(data)
+    assert topology.rate == (1000.0, 40.0, 520.0)
+    assert topology.state_cost == pytest.approx((1e-3, 0.25, 1e-3))
+    data["operators"][1]["rate"] = -1
+    with pytest.raises(SettingsError, match="rate of operator 'b' is -1"):
+        Topology.from_mapping(data)
+
+
 def test_rates_add_up_where_streams_join() -> None:
     topology = Topology.from_mapping(described())
     assert topology.rate == (1000.0, 500.0, 750.0)

@@ -22,6 +22,7 @@ __all__ = ["Operator", "Shape", "Topology"]
 Shape = Literal["chain", "tree", "dag"]
 
 _ATTRIBUTES = ("selectivity", "cost", "state_size", "tuple_size", "failure_rate")
+_MEASURED = ("rate", "checkpoint_time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,9 @@ class Operator:
     ``selectivity`` is tuples out per tuple in, ``cost`` time per tuple, ``state_size`` the size of
     its state, ``tuple_size`` the size of an input tuple, ``failure_rate`` failures per unit of
     time. Without ``inputs`` it is fed by the source.
+
+    Two more may be given where they were measured: ``rate``, the tuples that it receives per unit
+    of time, and ``checkpoint_time``, what one checkpoint takes. Else they follow from the rest.
     """
 
     name: str
@@ -40,10 +44,15 @@ class Operator:
     tuple_size: float
     failure_rate: float
     inputs: tuple[str, ...] = ()
+    rate: float | None = None
+    checkpoint_time: float | None = None
 
     def __post_init__(self) -> None:
         for attribute in _ATTRIBUTES:
             _check_number(getattr(self, attribute), attribute, f"operator {self.name!r}")
+        for attribute in _MEASURED:
+            if getattr(self, attribute) is not None:
+                _check_number(getattr(self, attribute), attribute, f"operator {self.name!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +61,8 @@ class Topology:
 
     Laws
       * ``rate[i]`` is the input rate for a source-fed operator, else the sum over its inputs ``p``
-        of ``rate[p] * selectivity[p]`` (equation 3.4, and section 3.2 for a chain).
+        of ``rate[p] * selectivity[p]`` (equation 3.4, and section 3.2 for a chain); but what was
+        measured counts, where it was.
       * ``order`` visits every operator after all of its inputs.
       * Per unit of time, an anchor spends ``log_cost[i]`` on its input log, whatever its
         checkpoint frequency; one checkpoint costs ``state_cost[i]``; replaying what arrived in one
@@ -95,11 +105,13 @@ class Topology:
         order = _topological(self.operators, parents, children)
         rate = [0.0] * len(parents)
         for i in order:
-            rate[i] = (
-                sum(rate[p] * self.operators[p].selectivity for p in parents[i])
-                if parents[i]
-                else self.input_rate
-            )
+            measured = self.operators[i].rate
+            if measured is not None:
+                rate[i] = measured
+            elif parents[i]:
+                rate[i] = sum(rate[p] * self.operators[p].selectivity for p in parents[i])
+            else:
+                rate[i] = self.input_rate
         ops, price = self.operators, self.storage_cost
         derived: dict[str, Any] = {
             "parents": parents,
@@ -108,7 +120,10 @@ class Topology:
             "rate": tuple(rate),
             "failure_rate": tuple(o.failure_rate for o in ops),
             "log_cost": tuple(price * r * o.tuple_size for o, r in zip(ops, rate, strict=True)),
-            "state_cost": tuple(price * o.state_size for o in ops),
+            "state_cost": tuple(
+                price * o.state_size if o.checkpoint_time is None else o.checkpoint_time
+                for o in ops
+            ),
             "replay_cost": tuple(o.cost * r for o, r in zip(ops, rate, strict=True)),
         }
         for key, value in derived.items():
@@ -186,6 +201,9 @@ def _operator(item: object, position: int, topology: Mapping[str, Any]) -> Opera
         )
     else:
         values["failure_rate"] = _number(item, "failure_rate", where)
+    for key in _MEASURED:
+        if item.get(key) is not None:
+            values[key] = _number(item, key, where)
     return Operator(name=name, inputs=tuple(inputs), **values)
 
 

@@ -50,6 +50,7 @@ from penstock.engine.spark.host_task import (
     take_frontier,
 )
 from penstock.engine.spark.launch import HostJob, Job
+from penstock.engine.spark.live_plan import LivePlan
 from penstock.engine.spark.recovery import Recovery
 from penstock.engine.spark.recovery_place import RecoveryPlace, recovery_place
 from penstock.engine.spark.roster import HostInfo, Roster
@@ -130,6 +131,9 @@ class Controller(HostEvents):
             completed=resume,
         )
         self.recovery = self._make_recovery()
+        self.live_plan: LivePlan | None = None
+        if self.recovery is not None:
+            self.live_plan = LivePlan(self.recovery, settings, self._tell_agents, self._do_later)
         bind, public = driver_address
         self.host = Host(
             DRIVER,
@@ -303,6 +307,8 @@ class Controller(HostEvents):
                 self._look_after(now)
             if now >= progress_at:
                 progress_at = now + self.settings.s("progressInterval")
+                if self.live_plan is not None:
+                    self.live_plan.observe(self.figures())
                 self._on_progress()
 
     def _perform(self, event: Callable[[], list[ControllerEffect]]) -> None:
@@ -378,6 +384,8 @@ class Controller(HostEvents):
         }
         if recovery is not None:
             body |= recovery.assignment(self.settings) | {"stopping": self._stopping}
+        if self.live_plan is not None:
+            body["orders"] = self.live_plan.orders
         return body
 
     def _build_here(self, body: dict[str, Any]) -> None:
@@ -449,6 +457,21 @@ class Controller(HostEvents):
         self.host.transport.control_all(
             [info.number for info in self.hosts.values() if info.address], body
         )
+
+    def _tell_agents(self, body: dict[str, Any]) -> None:
+        """Tell every host's agent, the driver's too."""
+        for host in (DRIVER, *self.hosts):
+            if host == DRIVER or self.hosts[host].address:
+                self._to_host(host, body)
+
+    def _do_later(self, function: Callable[[], None]) -> None:
+        """Do something in the controller's thread."""
+
+        def event() -> list[ControllerEffect]:
+            function()
+            return []
+
+        self._post(event)
 
     def _finish(self, effect: Ended) -> None:
         sys.setswitchinterval(self._switch_interval_s)

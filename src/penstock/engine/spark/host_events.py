@@ -18,6 +18,7 @@ from penstock.engine.causal_agent import CausalAgent
 from penstock.engine.host import Host
 from penstock.engine.spark.host_task import DRIVER, SLOTS
 from penstock.engine.spark.launch import Job
+from penstock.engine.spark.live_plan import LivePlan
 from penstock.engine.spark.recovery import Recovery
 from penstock.engine.spark.roster import HostInfo, Roster, is_gone
 from penstock.errors import HostLostError, PenstockError
@@ -37,6 +38,7 @@ class HostEvents(ABC):
     plan: PhysicalPlan
     machine: ControllerMachine
     recovery: Recovery | None
+    live_plan: LivePlan | None
     host: Host
     hosts: dict[int, HostInfo]
     placement: dict[int, int]
@@ -136,6 +138,8 @@ class HostEvents(ABC):
         recovery = self.recovery
         if recovery is None or not recovery.told(body):
             return False
+        if body["kind"] == "saved" and self.live_plan is not None:
+            self.live_plan.saved(body)
         if self.machine.phase is Phase.PREPARING and recovery.open:
             for host in (DRIVER, *self.hosts):
                 for effect in self.machine.ready(host):

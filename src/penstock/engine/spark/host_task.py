@@ -148,7 +148,7 @@ class _HostProcess:
             self.host.call(lambda: stop_sources(self.host, self._agent))
         elif kind == "ping":
             self.host.call(lambda: forget(self.host, self._agent, body))
-        elif kind in ("fence", "start", "open"):
+        elif kind in ("fence", "start", "open", "plan"):
             self.host.call(lambda: self._recover(body))
         elif kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)

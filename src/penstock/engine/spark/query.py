@@ -13,11 +13,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.core.machine.controller import Phase
+from penstock.core.plan import Method, Plan
 from penstock.engine.clock import now_us
 from penstock.engine.control import ControlServer
 from penstock.engine.settings import RunSettings
 from penstock.engine.spark.controller import Controller
 from penstock.engine.spark.host_task import DRIVER
+from penstock.engine.spark.live_plan import LivePlan
 from penstock.engine.spark.requests import serve
 from penstock.engine.store import FlowStore
 from penstock.errors import PenstockError, SettingsError, TransientError
@@ -34,6 +36,7 @@ log = logging.getLogger(__name__)
 
 RECENT = 100
 STOP_S = 2.5
+DO_S = 10.0
 TOLD_S = 0.3
 """How long ``stop`` waits for listeners that are slow to hear of the end."""
 
@@ -240,6 +243,45 @@ class FlowQuery:
         """The recoveries of this run, oldest first: who was lost, who restarted, and when."""
         recovery = self._controller.recovery
         return [] if recovery is None else [entry.to_dict() for entry in recovery.history]
+
+    def measured(self) -> dict[str, Any]:
+        """What each operator receives, costs, keeps and loses, as ``penstock plan`` reads it.
+
+        An operator is a chain of fused stages, or a loop; times are in seconds, sizes in bytes.
+        """
+        return self._live_plan().measured()
+
+    def plan(self, maxOverhead: float = 0.05, method: Method = "exact") -> Plan:
+        """Where to log and how often to checkpoint, for the flow as it was measured."""
+        return self._live_plan().plan(maxOverhead, method)
+
+    def apply(self, plan: Plan) -> None:
+        """Put a plan into force, without a restart; it stays in the store, as ``plan.json``."""
+        live = self._live_plan()
+        self._do(lambda: live.apply(plan))
+
+    def _live_plan(self) -> LivePlan:
+        live = self._controller.live_plan
+        if live is None:
+            raise SettingsError("a flow without recovery has nothing to plan")
+        return live
+
+    def _do(self, function: Callable[[], None]) -> None:
+        """Do something in the controller's thread and wait for it; raise what it raises."""
+        done, raised = threading.Event(), list[PenstockError]()
+
+        def act() -> None:
+            try:
+                function()
+            except PenstockError as error:
+                raised.append(error)
+            done.set()
+
+        self._controller._do_later(act)
+        if not done.wait(DO_S) and not self._ended.is_set():
+            raise TransientError(f"the controller has not answered within {DO_S:g} s")
+        if raised:
+            raise raised[0]
 
     def kill(self, node: int | str) -> dict[str, Any]:
         """Kill the process that runs a node (``kill -9``), as a drill; give what was killed.

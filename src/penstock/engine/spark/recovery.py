@@ -70,10 +70,22 @@ class RecoveryEntry:
     started_us: int | None = None
     opened_us: int | None = None
     recovered_us: int | None = None
+    work: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Per restarted node: seconds to restore its state, to be sent what it needs again, and to
+    handle again what was there when it was lost."""
+
+    @property
+    def work_s(self) -> float | None:
+        """Restoring and replaying, summed over nodes; None: not all of them have caught up."""
+        caught_up = [name for name, one in self.work.items() if "replay_s" in one]
+        if not self.restarted or not set(caught_up) >= set(self.restarted):
+            return None
+        keys = ("restore_s", "resend_s", "replay_s")
+        return sum(one.get(key, 0.0) for one in self.work.values() for key in keys)
 
     def to_dict(self) -> dict[str, Any]:
         """For people and for JSON."""
-        return dict(vars(self))
+        return {**vars(self), "work": dict(self.work), "work_s": self.work_s}
 
 
 class Recovery:
@@ -156,9 +168,15 @@ class Recovery:
             effects = machine.opened(
                 body["sender"], body["incarnation"], body["target"], body["target_incarnation"]
             )
+            self._note_work(body["target"], resend_s=body["seconds"])
         elif kind == "recovered":
             self._restarts[body["node"]] = 0
             effects = machine.recovered(body["node"], body["incarnation"])
+        elif kind == "caught_up":
+            if body["incarnation"] == self._incarnation(body["node"]):
+                keys = ("restore_s", "replay_s", "rows")
+                self._note_work(body["node"], **{key: body[key] for key in keys})
+            return True
         elif kind == "broken":
             effects = machine.lost({body["node"]: body["incarnation"]})
         elif kind == "saved":
@@ -330,6 +348,15 @@ class Recovery:
                 entry.opened_us = now_us()
             if entry.opened_us is not None and self.machine.quiet:
                 entry.recovered_us = now_us()
+
+    def _note_work(self, node: int, **found: float) -> None:
+        """What a restarted node has spent, in the newest recovery that restarted it."""
+        name = self.plan.node_name(node)
+        entry = next((one for one in reversed(self.history) if name in one.restarted), None)
+        if entry is not None and ("replay_s" in found or entry.recovered_us is None):
+            work = entry.work.setdefault(name, {})
+            for key, value in found.items():
+                work[key] = work.get(key, 0.0) + value
 
     def _give_up(self, reason: str) -> None:
         """Causal recovery is impossible: everybody goes back to the last consistent checkpoint."""

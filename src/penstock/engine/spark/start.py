@@ -57,6 +57,10 @@ def start(flow: Flow, spark: SparkSession, **options: Any) -> FlowQuery:
         sources (for comparison).
     checkpointInterval
         How often a node with state saves it, at most (large states are saved less often).
+    maxOverhead
+        The share of time that checkpoints and logs may take, summed over operators, such as 0.05:
+        the flow then measures itself and plans how often to checkpoint, and plans again when
+        something has changed. ``planInterval`` says how often it looks.
     standby
         Hosts that are kept ready without nodes, to take over a lost one's at once.
     logBytes

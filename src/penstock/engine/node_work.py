@@ -1,0 +1,71 @@
+"""What a node spends on surviving failures, as far as a planner wants to know it.
+
+While all is well: checkpoints and logs.  After a restart: restoring its state and handling again
+what it had handled before, until it has completed every epoch that was known when it was lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["NodeWork"]
+
+
+@dataclass
+class NodeWork:
+    """Counts of one incarnation of a node; times are those of the wall clock.
+
+    >>> work = NodeWork()
+    >>> work.restarted(until=7, restore_s=0.5, busy_ns=0)
+    >>> work.completed(6, busy_ns=10**9), work.completed(8, busy_ns=2 * 10**9)
+    (False, True)
+    >>> work.replay_s, work.completed(9, busy_ns=3 * 10**9)
+    (2.0, False)
+    """
+
+    bytes_in: int = 0
+    checkpoints: int = 0
+    checkpoint_bytes: int = 0
+    checkpoint_s: float = 0.0
+    """Taking and writing them; also in a thread beside the node's host."""
+    snapshot_ns: int = 0
+    """The part that the node itself spent, which is in its busy time."""
+    log_bytes: int = 0
+    """Written to durable logs of what it sent."""
+    log_ns: int = 0
+    restore_s: float = 0.0
+    replay_s: float = 0.0
+    _until: int | None = field(default=None, repr=False)
+    _busy_ns: int = field(default=0, repr=False)
+
+    def restarted(self, until: int, restore_s: float, busy_ns: int) -> None:
+        """The node has its state again; all up to an epoch was there before."""
+        self.restore_s = restore_s
+        self._until, self._busy_ns = until, busy_ns
+
+    def completed(self, epoch: int, busy_ns: int) -> bool:
+        """The node has completed an epoch; say whether it has just caught up."""
+        if self._until is None or epoch < self._until:
+            return False
+        self._until = None
+        self.replay_s = (busy_ns - self._busy_ns) / 1e9
+        return True
+
+    def saved(self, size: int, took_s: float) -> None:
+        """A checkpoint is durable."""
+        self.checkpoints += 1
+        self.checkpoint_bytes += size
+        self.checkpoint_s += took_s
+
+    def figures(self) -> dict[str, Any]:
+        """For a heartbeat."""
+        return {
+            "bytes_in": self.bytes_in,
+            "checkpoints": self.checkpoints,
+            "checkpoint_bytes": self.checkpoint_bytes,
+            "checkpoint_s": self.checkpoint_s,
+            "snapshot_ns": self.snapshot_ns,
+            "durable_log_bytes": self.log_bytes,
+            "log_ns": self.log_ns,
+        }

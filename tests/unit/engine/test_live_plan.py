@@ -1,0 +1,209 @@
+"""A running flow measures itself, is planned, and does what the plan says."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock import Flow
+from penstock import functions as F
+from penstock.core.plan import Configuration, Operator, Plan, Topology, solve
+from penstock.engine.spark.live_plan import moved
+from penstock.errors import PenstockError, SettingsError
+from penstock.flow import Stream
+from penstock.testing.local import LocalQuery, start_local
+
+RATE = 10_000
+WAIT_S = 20.0
+
+
+def numbers(offset: int, n: int) -> pa.RecordBatch:
+    offsets = range(offset, offset + n)
+    return pa.record_batch(
+        {
+            "n": pa.array(offsets, pa.int64()),
+            "key": pa.array([o % 50 for o in offsets], pa.int64()),
+            "at": pa.array([o * 1000 for o in offsets], pa.timestamp("us")),
+        }
+    )
+
+
+def counting(rows: int | None = None) -> tuple[Flow, Any]:
+    """numbers -> even (exchanged by n) -> counts (windows per key) -> a table on the driver."""
+    flow = Flow("counting")
+    source = flow.generate(numbers, rate=RATE, rows=rows, shards=1, name="numbers")
+    even = source.withWatermark("at", "0 seconds").keyBy("n").filter("n % 2 = 0").name("even")
+    counts = even.groupBy(F.window("at", "1 second"), "key").agg(F.count("*").alias("rows"))
+    return flow, counts.name("counts").memory()
+
+
+@contextmanager
+def running(flow: Flow, **options: Any) -> Iterator[LocalQuery]:
+    query = start_local(
+        flow, **{"hosts": 3, "parallelism": 1, "checkpointInterval": "200 ms", **options}
+    )
+    try:
+        yield query
+    finally:
+        query.stop()
+
+
+def wait_for(found: Callable[[], Any], query: LocalQuery) -> Any:
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        try:
+            value = found()
+        except PenstockError:
+            value = None
+        if value:
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"waited in vain; the flow: {query.status}, {query.exception()}")
+
+
+def checkpoint_epochs(query: LocalQuery, stage: str) -> list[int]:
+    """The epochs of the checkpoints that are in the store."""
+    recovery = query._controller.recovery
+    assert recovery is not None
+    node = next(one["node"] for one in query.nodes() if one["stage"] == stage)
+    return [saved.report.completed for saved in recovery._stored(node).checkpoints if saved.key]
+
+
+def test_a_running_flow_is_measured_planned_and_follows_the_plan(tmp_path: Path) -> None:
+    flow, _ = counting()
+    options = {"checkpointLocation": str(tmp_path / "store"), "progressInterval": "200 ms"}
+    with running(flow, **options) as query:
+        time.sleep(2.0)
+        plan = wait_for(lambda: query.plan(maxOverhead=0.2), query)
+        found = query.measured()
+        by_name = {one["name"]: one for one in found["operators"]}
+        source, even, counts = by_name["numbers"], by_name["even"], by_name["counts"]
+        # The first half of the count was fused with the filter: they are one operator.
+        assert even["stages"] == ["key_by", "even", "counts_combine"]
+        assert even["inputs"] == ["numbers"]
+        assert counts["inputs"] == ["even"]
+        assert source["rate"] == pytest.approx(RATE, rel=0.3)
+        assert even["rate"] == pytest.approx(source["rate"], rel=0.3)
+        assert 0 < counts["rate"] < even["rate"]
+        assert even["tuple_size"] == pytest.approx(24, rel=0.1)
+        assert source["tuple_size"] == 0  # a source that can be read again is a log
+        assert counts["state_size"] > 100
+        assert counts["checkpoint_time"] > 0
+        assert even["state_size"] == source["state_size"] == 0
+        assert all(one["cost"] > 0 for one in (source, even, counts))
+        assert source["failure_rate"] > 0 == by_name["memory_sink"]["failure_rate"]
+        assert found["storage_cost"] > 0
+        assert solve(Topology.from_mapping(json.loads(json.dumps(found))), 0.2).feasible
+
+        assert plan.feasible
+        assert plan.overhead <= 0.2
+        query.apply(replace(plan, configuration=configuration(plan, every_s=0.7)))
+        record = json.loads((tmp_path / "store" / "plan.json").read_text())
+        assert record["epochs"]["counts"] == 7
+        assert record["max_overhead"] == 0.2
+        wait_for(
+            lambda: any((e + 1) % 7 == 0 for e in checkpoint_epochs(query, "counts")[-1:]), query
+        )
+        first = checkpoint_epochs(query, "counts")[-1]
+        wait_for(lambda: checkpoint_epochs(query, "counts")[-1] > first, query)
+        assert checkpoint_epochs(query, "counts")[-1] == first + 7
+
+        query.kill("counts[0]")
+        wait_for(lambda: query.recoveries and query.recoveries[-1]["work_s"] is not None, query)
+        work = query.recoveries[-1]["work"]["counts[0]"]
+        assert work["restore_s"] > 0
+        assert work["replay_s"] > 0
+        assert work["rows"] > 0
+        assert by_name["counts"]["failures"] == 0
+        again = {one["name"]: one for one in query.measured()["operators"]}["counts"]
+        assert again["failures"] == 1
+        assert again["failure_rate"] > 1.9 * counts["failure_rate"]
+        # The new incarnation, on another host, follows the plan too.
+        before = checkpoint_epochs(query, "counts")[-1:]
+        wait_for(lambda: checkpoint_epochs(query, "counts")[-1:] > before, query)
+        assert (checkpoint_epochs(query, "counts")[-1] + 1) % 7 == 0
+
+    flow, _ = counting()
+    with running(flow, **options) as query:
+        epochs = query._controller.live_plan.orders["epochs"]  # type: ignore[union-attr]
+        assert list(epochs.values()) == [7]
+
+
+def configuration(plan: Plan, every_s: float) -> Configuration:
+    assert plan.configuration is not None
+    return Configuration(plan.configuration.anchors, (1 / every_s,) * len(plan.topology))
+
+
+def test_with_a_budget_a_flow_plans_by_itself(tmp_path: Path) -> None:
+    flow, out = counting(rows=4 * RATE)
+    options = {"maxOverhead": 0.1, "planInterval": "500 ms", "progressInterval": "100 ms"}
+    with running(flow, checkpointLocation=str(tmp_path), **options) as query:
+        wait_for(lambda: (tmp_path / "plan.json").exists(), query)
+        record = json.loads((tmp_path / "plan.json").read_text())
+        assert record["max_overhead"] == 0.1
+        assert record["overhead"] <= 0.1
+        assert set(record["epochs"]) == {"numbers", "even", "counts", "memory_sink"}
+        assert query.awaitTermination(WAIT_S)
+    assert sum(row["rows"] for row in out.toPylist()) == 2 * RATE
+
+
+def test_a_loop_is_one_operator() -> None:
+    flow = Flow()
+    start = flow.memory(pa.schema({"n": pa.int64()}), name="start")
+
+    def body(stream: Stream) -> Stream:
+        return stream.keyBy("n").select("n - 10 AS n").keyBy("n").filter("n > 0")
+
+    start.iterate(body, name="lowered").filter("n = 5").memory()
+    with running(flow, hosts=2, parallelism=2) as query:
+        start.push([{"n": n} for n in range(100)])
+        found = wait_for(query.measured, query)
+        looping = [one for one in query.nodes() if one["loop"]]
+    assert len({one["stage"] for one in looping}) > 1
+    by_name = {one["name"]: one for one in found["operators"]}
+    assert by_name["lowered"]["parallelism"] == len(looping)
+    assert by_name["lowered"]["inputs"] == ["start"]
+    assert not {one["stage"] for one in looping} & set(by_name)
+    Topology.from_mapping(found)
+
+
+def test_what_cannot_be_planned_says_why() -> None:
+    flow, _ = counting()
+    with running(flow, recovery="none") as query, pytest.raises(SettingsError, match="recovery"):
+        query.measured()
+    flow, _ = counting()
+    with running(flow) as query:
+        other = Topology((Operator("elsewhere", 1, 1, 1, 1, 1),), 1.0, 1e-3)
+        with pytest.raises(SettingsError, match="elsewhere"):
+            query.apply(solve(other, 0.5))
+        with pytest.raises(SettingsError, match="maxOverhead"):
+            query.apply(solve(other, 0.0))
+    with pytest.raises(SettingsError, match="maxOverhead"):
+        start_local(flow, maxOverhead=2.0)
+
+
+def test_a_damaged_plan_is_not_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    flow, _ = counting()
+    (tmp_path / "plan.json").write_text('{"anchors": [], "epochs": {"counts": "often"}}')
+    with running(flow, checkpointLocation=str(tmp_path)) as query:
+        assert query._controller.live_plan.orders == {"epochs": {}}  # type: ignore[union-attr]
+    assert "plan.json is not used" in caplog.text
+
+
+def test_only_what_matters_counts_as_a_change() -> None:
+    def topology(cost: float, tiny: float) -> Topology:
+        operators = (
+            Operator("a", 1, cost, 1000, 10, 0.1),
+            Operator("b", 1, tiny, 1000, 10, 0.1, inputs=("a",)),
+        )
+        return Topology(operators, 100.0, 1e-6)
+
+    assert not moved(topology(1e-3, 1e-9), topology(1.2e-3, 5e-9))
+    assert moved(topology(1e-3, 1e-9), topology(1.6e-3, 1e-9))
+    assert moved(topology(1e-3, 1e-9), topology(1e-3, 1e-3))
