@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 
-from penstock.connectors import console, database, foreach_batch, memory, parquet
+from penstock.connectors import console, database, foreach_batch, memory, parquet, spark_stage
 from penstock.connectors import subscribe as subscription
 from penstock.connectors import table as published
 from penstock.core.delivery.routing import RoutingKind, routing_named
 from penstock.durations import Duration, duration_us
-from penstock.errors import SchemaError, SettingsError
+from penstock.errors import GraphError, SchemaError, SettingsError
 from penstock.functions import Aggregate, Window, avg, count, max, min, sum
 from penstock.operators import (
     aggregate,
@@ -309,6 +309,36 @@ class Stream:
         back, out = result if isinstance(result, tuple) else (result, result)
         variable.feed(back)
         return loop.leave(out)
+
+    def spark(
+        self,
+        func: Callable[..., Any],
+        *,
+        schema: Any,
+        every: Duration,
+        retries: int = 2,
+        keep: str | int = "window",
+        name: str | None = None,
+    ) -> Stream:
+        """Hand completed epochs to ``func(df)`` as a Spark DataFrame; its result is the stream.
+
+        ``every`` is a time ("10 seconds": all epochs that are complete by then) or a whole number
+        of epochs (each call gets exactly so many).  A function of two arguments also gets the last
+        epoch's number.  It runs on the driver, beside the flow, and is not called when there are no
+        new rows; the result, of ``schema``, enters the flow when it is there.  With ``keep="all"``
+        a call gets every row so far, with a number those of so many epochs.  A call that raises is
+        repeated ``retries`` times; after that the stage counts as failed until the next call, which
+        begins with the same epochs.
+        """
+        if self._stage.loop is not None:
+            raise GraphError("spark: Spark jobs work on whole epochs; use it outside of loops")
+        flow = self._flow
+        name = flow._free_name("spark") if name is None else flow._new(name)
+        work = spark_stage.SparkWork(func, schema, every, retries, keep)
+        results = flow.source(spark_stage.SparkResults(work), name)
+        write = self._then(spark_stage.SparkWrite(work), name=flow._free_name(f"{name}_write"))
+        write.to(spark_stage.SparkCommit(work), name=flow._free_name(f"{name}_input"))
+        return results
 
     # -- sinks -----------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from penstock.errors import SettingsError, SourceError
 
-__all__ = ["FORMATS", "FileFormat", "format_of"]
+__all__ = ["FORMATS", "FileFormat", "SparkParquet", "format_of"]
 
 _BATCH_ROWS = 65_536
 _CSV_BLOCK_BYTES = 1 << 20
@@ -68,6 +68,8 @@ class Parquet(FileFormat):
 
     name = "parquet"
     extensions = (".parquet", ".parq")
+    int96_unit: ClassVar[str | None] = None
+    """The unit of timestamps in the old form with 96 bits, if it is known."""
 
     def schema(self, path: str) -> pa.Schema:
         return _plain(pq.read_schema(path))
@@ -79,7 +81,11 @@ class Parquet(FileFormat):
         self, path: str, schema: pa.Schema, exact: bool, skip: int
     ) -> Iterator[pa.RecordBatch]:
         with pq.ParquetFile(
-            path, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True
+            path,
+            pre_buffer=False,
+            buffer_size=1 << 20,
+            page_checksum_verification=True,
+            coerce_int96_timestamp_unit=self.int96_unit,
         ) as file:
             _check_names(file.schema_arrow.names, schema, exact, path)
             columns = None if exact else list(schema.names)
@@ -96,6 +102,12 @@ class Parquet(FileFormat):
                         continue
                     yield _conform(batch.slice(skip), schema, exact, path)
                     skip = 0
+
+
+class SparkParquet(Parquet):
+    """Parquet files that Spark wrote, whose timestamps are microseconds in 96 bits by default."""
+
+    int96_unit = "us"
 
 
 class Csv(FileFormat):

@@ -38,6 +38,7 @@ from penstock.engine.clock import EpochClock, now_us
 from penstock.engine.host import Host
 from penstock.engine.progress_hub import ProgressHub
 from penstock.engine.settings import RunSettings
+from penstock.engine.spark.frames import Frames
 from penstock.engine.spark.host_events import HostEvents
 from penstock.engine.spark.host_task import (
     DRIVER,
@@ -119,6 +120,7 @@ class Controller(HostEvents):
         self._shipped = without_driver_operators(plan)
         self._stopping = False
         self._place: RecoveryPlace | None = None
+        self.frames = Frames(spark, plan)
         self._end_by_s: float | None = None
         self._cancelled = False
         self._over = threading.Event()
@@ -217,6 +219,7 @@ class Controller(HostEvents):
         """Ask for an orderly end."""
         for operator in self._driver_sinks().values():
             operator.stopping()
+        self.frames.stop()
         self._post(lambda: self.machine.stop_asked(_now_ms()))
 
     def sever(self, host: int) -> None:
@@ -268,6 +271,7 @@ class Controller(HostEvents):
 
     def _sink(self, sink: str, node: int, epoch: int, cut_us: int) -> list[ControllerEffect]:
         if epoch >= EPOCH_END:
+            self.frames.input_ended(sink)
             return []
         if cut_us:
             self.sink_latency_us[sink] = now_us() - cut_us
@@ -331,6 +335,7 @@ class Controller(HostEvents):
         elif isinstance(effect, Go):
             self._tell_all({"kind": "go"})
             self.host.call(self.host.start_sources)
+            self.frames.start()
         elif isinstance(effect, StopSources):
             self._stopping = True
             self._tell_all({"kind": "stop_sources"})
@@ -338,6 +343,7 @@ class Controller(HostEvents):
         elif isinstance(effect, Commit):
             if self.store is not None:
                 self.store.commits(effect.sink).commit(effect.epoch)
+            self.frames.advance(effect.sink, effect.epoch)
         elif isinstance(effect, EndHosts):
             self._end_by_s = time.monotonic() + END_S
             failure = self.machine.failure
@@ -480,7 +486,7 @@ class Controller(HostEvents):
             self._agent.close()
         if self._place is not None:
             self._place.close()
-        error = None
+        error = self.frames.close()
         if effect.failure is not None:
             error = PenstockError.from_dict(dict(effect.failure))
         for source in self.memory_sources():

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["HostJob", "Job", "check_session", "hosts_that_fit"]
+__all__ = ["HostJob", "Job", "awaited_slots", "check_session", "hosts_that_fit"]
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ def free_slots(context: SparkContext) -> tuple[int, int]:
 
 def hosts_that_fit(context: SparkContext, wanted: int | None, useful: int) -> int:
     """How many hosts to start: as asked, or what fits with one slot left for DataFrame jobs."""
-    total, free = _awaited_slots(context, wanted)
+    total, free = awaited_slots(context, wanted)
     if wanted is None:
         if free < 1:
             raise SlotsError(
@@ -109,7 +109,7 @@ def hosts_that_fit(context: SparkContext, wanted: int | None, useful: int) -> in
     return wanted
 
 
-def _awaited_slots(context: SparkContext, wanted: int | None) -> tuple[int, int]:
+def awaited_slots(context: SparkContext, wanted: int | None) -> tuple[int, int]:
     """The slots, with those of executors that are still on their way to a new session."""
     total, free = free_slots(context)
     if context.master.startswith("local"):

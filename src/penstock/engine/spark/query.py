@@ -123,10 +123,13 @@ class FlowQuery:
     def status(self) -> dict[str, Any]:
         """What the flow is doing, in words and flags."""
         phase = self._controller.machine.phase
+        failed = self._controller.frames.failures()
+        message = "; ".join([phase.value, *(f"stage {name!r} has failed" for name in failed)])
         return {
-            "message": phase.value,
+            "message": message,
             "isDataAvailable": phase is Phase.RUNNING,
             "isTriggerActive": phase in (Phase.RUNNING, Phase.DRAINING),
+            **({"failedStages": failed} if failed else {}),
         }
 
     @property
@@ -333,6 +336,9 @@ class FlowQuery:
             dict(controller.sink_latency_us),
             self.lastProgress,
         )
+        frames = controller.frames.figures()
+        if frames:
+            progress["sparkStages"] = frames
         self._recent.append(progress)
         for listener in list(self._listeners):
             self._call(listener.onQueryProgress, progress)

@@ -9,6 +9,7 @@ from pyspark import cloudpickle
 
 from penstock.connectors.base import Sink
 from penstock.engine.settings import RunSettings
+from penstock.engine.spark.frames import check_frames, settle_frames
 from penstock.engine.spark.launch import check_session, hosts_that_fit
 from penstock.engine.spark.query import FlowQuery
 from penstock.engine.store import FlowStore, StageRecord
@@ -80,6 +81,7 @@ def start(flow: Flow, spark: SparkSession, **options: Any) -> FlowQuery:
     store = _open_store(settings)
     try:
         hosts, plan = _plan(flow, context, settings, store)
+        check_frames(context, plan, hosts + settings.standby, store)
         _check_shippable(plan)
         store, resume, base, flow_id = prepare_run(flow, plan, settings, store)
     except BaseException:
@@ -100,11 +102,12 @@ def prepare_run(
 
     Gives the store, the last epoch that every sink has, the first free epoch, and the flow's id.
     """
-    _check_connectors(plan)
     store = store or _open_store(settings)
     try:
         if store is not None:
             plan.keep_in(store.path, sync=True)
+        settle_frames(plan, store)
+        _check_connectors(plan)
         flow_id = _claim(flow, plan, store)
         # From here on no process of an earlier run can publish; only now is it known what it did.
         for sink in _sinks(plan).values():

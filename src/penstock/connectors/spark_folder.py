@@ -1,0 +1,192 @@
+"""The folder of a stage that runs Spark jobs: epochs that wait, work in hand, results.
+
+    <path>/input/epoch=N/part-SSSSS.parquet   completed epochs, published by the sink in front
+    <path>/begun.json                         the range of epochs that was handed over last
+    <path>/work/<run>/F-L/                    what one attempt reads and writes; nobody else looks
+    <path>/results/F-L/part-....parquet       what became of epochs F to L: whole results only
+    <path>/ended.json                         the input is used up, and this is the last result
+
+A range of epochs is durable before a job sees it and keeps its bounds until it has a result.  A
+result is published by one rename, named by its range, and the newest one always stays.  So the
+names alone say what is done: a driver that is started again runs the range that has no result, and
+no other, and an outcome that was visible is never replaced by another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.engine.store_log import sync_directory, write_durably
+
+__all__ = ["Range", "StageFolder"]
+
+_EPOCH = re.compile(r"epoch=([0-9]+)\Z")
+_RANGE = re.compile(r"([0-9]+)-([0-9]+)\Z")
+
+
+class Range(NamedTuple):
+    """Epochs that are handed over together.
+
+    >>> Range(3, 12).name
+    '3-12'
+    """
+
+    first: int
+    last: int
+
+    @property
+    def name(self) -> str:
+        """The name of what belongs to it."""
+        return f"{self.first}-{self.last}"
+
+
+class StageFolder:
+    """What a stage with Spark jobs keeps; every step can be repeated after a crash."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.input = self.path / "input"
+
+    # -- what waits ------------------------------------------------------------------------------
+
+    def epochs(self) -> dict[int, Path]:
+        """The epochs that are there, in order; those without rows have no folder."""
+        found = {int(m[1]): name for name in _names(self.input) if (m := _EPOCH.match(name))}
+        return {epoch: self.input / found[epoch] for epoch in sorted(found)}
+
+    def waiting_bytes(self) -> int:
+        """The size of the epochs that no result covers."""
+        done = self.done()
+        parts = (p for e, folder in self.epochs().items() if e > done for p in _files(folder))
+        return sum(_size(part) for part in parts)
+
+    def forget(self, before: int) -> None:
+        """Nobody will ask for the epochs before this one."""
+        for epoch, folder in self.epochs().items():
+            if epoch < before:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    # -- ranges ----------------------------------------------------------------------------------
+
+    def begun(self) -> Range | None:
+        """The range that was handed over and has no result yet."""
+        try:
+            record = json.loads((self.path / "begun.json").read_text())
+        except FileNotFoundError:
+            return None
+        found = Range(record["first"], record["last"])
+        return found if found.last > self.done() else None
+
+    def begin(self, epochs: Range) -> None:
+        """Fix a range, before anybody works on it."""
+        write_durably(self.path / "begun.json", json.dumps(epochs._asdict()).encode())
+
+    def done(self) -> int:
+        """The last epoch that has a result, -1 before the first."""
+        results = self.results()
+        return results[-1].last if results else -1
+
+    # -- work in hand ----------------------------------------------------------------------------
+
+    def begin_run(self) -> None:
+        """Drop what earlier runs had in hand: what they still write has no place to go."""
+        for part in ("input", "results"):
+            (self.path / part).mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self.path / "work", ignore_errors=True)
+        (self.path / "ended.json").unlink(missing_ok=True)
+
+    def workplace(self, run: str, epochs: Range, since: int) -> tuple[Path, Path]:
+        """Two folders of an attempt: the rows from ``since`` on, all side by side; and the result.
+
+        One folder of links, because Spark starts a job just to list many.
+        """
+        place = self.path / "work" / run / epochs.name
+        shutil.rmtree(place, ignore_errors=True)
+        rows = place / "rows"
+        rows.mkdir(parents=True)
+        for epoch, folder in self.epochs().items():
+            if since <= epoch <= epochs.last:
+                for part in _files(folder):
+                    _link(part, rows / f"{epoch:012d}-{part.name}")
+        return rows, place / "result"
+
+    def publish(self, epochs: Range, made: Path) -> bool:
+        """Make a result durable, then visible; False if this range had one already."""
+        for part in list(made.iterdir()):
+            if part.suffix == ".parquet":
+                _sync(part)
+            else:
+                part.unlink()  # what Spark leaves beside its files
+        sync_directory(made)
+        place = self.path / "results" / epochs.name
+        if place.exists():
+            return False
+        os.rename(made, place)
+        sync_directory(place.parent)
+        shutil.rmtree(made.parent, ignore_errors=True)
+        return True
+
+    # -- results ---------------------------------------------------------------------------------
+
+    def results(self) -> list[Range]:
+        """The ranges with a result, in order."""
+        names = _names(self.path / "results")
+        return sorted(Range(int(m[1]), int(m[2])) for name in names if (m := _RANGE.match(name)))
+
+    def parts(self, epochs: Range) -> list[Path]:
+        """The files of a result, in order."""
+        return _files(self.path / "results" / epochs.name)
+
+    def release(self, after: int) -> None:
+        """Everything up to this epoch's result was read and used; the newest result stays."""
+        for found in self.results()[:-1]:
+            if found.last <= after:
+                shutil.rmtree(self.path / "results" / found.name, ignore_errors=True)
+
+    def end(self, last: int) -> None:
+        """Say that no result will come after this epoch's, in this run."""
+        write_durably(self.path / "ended.json", json.dumps({"last": last}).encode())
+
+    def ended(self) -> int | None:
+        """The last result of the run, once that is known."""
+        try:
+            return int(json.loads((self.path / "ended.json").read_text())["last"])
+        except FileNotFoundError:
+            return None
+
+
+def _names(folder: Path) -> list[str]:
+    with contextlib.suppress(FileNotFoundError):
+        return os.listdir(folder)
+    return []
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder / name for name in _names(folder) if name.endswith(".parquet"))
+
+
+def _size(path: Path) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copyfile(source, target)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

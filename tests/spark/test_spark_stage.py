@@ -1,0 +1,201 @@
+"""stream.spark(fn): completed epochs become a DataFrame, its result a stream, exactly once."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as SF
+
+from penstock import Flow
+from penstock.errors import FunctionError, SlotsError
+from penstock.testing.local import start_local
+from penstock.testing.processes import DriverScript, wait_until
+
+ROWS = 60_000
+
+
+def make(offset: int, n: int) -> pa.RecordBatch:
+    ids = np.arange(offset, offset + n)
+    return pa.record_batch({"id": ids, "k": ids % 10})
+
+
+def sums(df: DataFrame) -> DataFrame:
+    return df.groupBy("k").agg(SF.sum("id").alias("total"), SF.count("*").alias("n"))
+
+
+SUMS = "k bigint, total bigint, n bigint"
+
+
+def added(rows: list[dict[str, Any]]) -> dict[int, tuple[int, int]]:
+    """Totals and counts per key over all calls."""
+    found: dict[int, tuple[int, int]] = {}
+    for row in rows:
+        total, n = found.get(row["k"], (0, 0))
+        found[row["k"]] = (total + row["total"], n + row["n"])
+    return found
+
+
+def expected(rows: int = ROWS) -> dict[int, tuple[int, int]]:
+    ids = np.arange(rows)
+    return {k: (int(ids[ids % 10 == k].sum()), rows // 10) for k in range(10)}
+
+
+def test_the_results_of_jobs_are_exact_though_hosts_are_killed_while_they_run(
+    spark: SparkSession,
+) -> None:
+    pools = set()
+
+    def slowly(df: DataFrame) -> DataFrame:
+        pools.add(spark.sparkContext.getLocalProperty("spark.scheduler.pool"))
+        time.sleep(0.3)
+        return sums(df)
+
+    flow = Flow("killed")
+    numbers = flow.generate(make, rate=20_000, rows=ROWS, shards=2, name="numbers")
+    out = numbers.spark(slowly, schema=SUMS, every="500 ms", name="sums").memory(name="out")
+    query = flow.start(spark, hosts=2, standby=1)
+    for number, node in enumerate(("sums_write[0]", "sums[0]"), 1):
+        wait_until(lambda: state(query) == "running", 20, "a job")
+        query.kill(node)
+        wait_until(lambda n=number: recovered(query) == n, 30, "recovery")  # type: ignore[misc]
+    assert query.awaitTermination(60)
+    assert added(out.toPylist()) == expected()
+    assert pools == {"penstock-killed-sums"}
+    last = query.lastProgress
+    assert last is not None
+    [stage] = last.sparkStages
+    assert stage["jobs"] > 1
+    assert (stage["waitingEpochs"], stage["reason"]) == (0, None)
+
+
+def state(query: Any) -> str:
+    return str(query._controller.frames.figures()[0]["state"])
+
+
+def recovered(query: Any) -> int:
+    return sum(entry["recovered_us"] is not None for entry in query.recoveries)
+
+
+DRIVER = """
+import sys, time
+from penstock.engine.spark.session import local_session
+
+exec(open(sys.argv[1]).read())
+query = start(local_session(master="local[4]"), sys.argv[2], stuck_after=1)
+query.awaitTermination(100)
+"""
+
+FLOW = """
+import json, time
+from pathlib import Path
+import numpy as np, pyarrow as pa
+from pyspark.sql import functions as SF
+from penstock import Flow
+
+def make(offset, n):
+    ids = np.arange(offset, offset + n)
+    return pa.record_batch({"id": ids, "k": ids % 10})
+
+def start(spark, folder, stuck_after=None):
+    log = Path(folder) / "calls.jsonl"
+
+    def sums(df, epoch):
+        with log.open("a") as file:
+            file.write(json.dumps([epoch, df.count()]) + chr(10))
+        if stuck_after is not None and len(log.read_text().splitlines()) > stuck_after:
+            print("STUCK", flush=True)
+            time.sleep(100)
+        return df.groupBy("k").agg(SF.sum("id").alias("total"), SF.count("*").alias("n"))
+
+    flow = Flow("restarted")
+    numbers = flow.generate(make, rate=20_000, rows=60_000, shards=1, name="numbers")
+    made = numbers.spark(
+        sums, schema="k bigint, total bigint, n bigint", every=5, name="sums"
+    )
+    made.parquet(f"{folder}/out")
+    return flow.start(spark, hosts=1, checkpointLocation=f"{folder}/checkpoint")
+"""
+
+
+@pytest.mark.timeout(240)
+def test_a_driver_killed_in_the_middle_of_a_job_runs_that_range_again_and_no_other(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    flow = tmp_path / "flow.py"
+    flow.write_text(FLOW)
+    with DriverScript(DRIVER, tmp_path, str(flow), str(tmp_path)) as script:
+        script.line("STUCK", 150)
+        script.process.kill()
+        script.process.wait(10)
+    scope: dict[str, Any] = {}
+    exec(FLOW, scope)
+    query = scope["start"](spark, str(tmp_path))
+    assert query.awaitTermination(60)
+    out = ds.dataset(tmp_path / "out", partitioning="hive").to_table()
+    assert added(out.select(["k", "total", "n"]).to_pylist()) == expected()
+    calls = [json.loads(line) for line in (tmp_path / "calls.jsonl").read_text().splitlines()]
+    assert calls[1] == calls[2]  # the same epochs and the same rows
+    assert all((epoch + 1) % 5 == 0 for epoch, _ in calls[:-1])
+    assert len({epoch for epoch, _ in calls}) == len(calls) - 1
+    assert sum(n for _, n in calls) == ROWS + calls[1][1]
+    assert not list((tmp_path / "checkpoint" / "spark" / "sums" / "input").glob("epoch=*"))
+
+
+def test_a_job_that_fails_is_tried_again_and_one_that_always_fails_stops_nobody_else(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries: list[int] = []
+
+    def flaky(df: DataFrame, epoch: int) -> DataFrame:
+        tries.append(epoch)
+        if len(tries) < 3:
+            raise ValueError("not yet")
+        return sums(df)
+
+    def broken(df: DataFrame) -> DataFrame:
+        raise ValueError("never")
+
+    flow = Flow("failing")
+    rows = flow.memory(pa.schema({"id": pa.int64(), "k": pa.int64()}), name="rows")
+    kept = rows.memory(name="kept")
+    good = rows.spark(flaky, schema=SUMS, every="200 ms", name="flaky").memory(name="good")
+    bad = rows.spark(broken, schema=SUMS, every="200 ms", retries=0, name="broken")
+    none = bad.memory(name="none")
+    query = start_local(flow, hosts=1, progressInterval="200 ms")
+    rows.push(make(0, 1000))
+    wait_until(lambda: good.toPylist(), 30, "the job that fails twice")
+    assert len(set(tries)) == 1
+    assert len(tries) == 3
+    wait_until(lambda: "failedStages" in query.status, 20, "the failure")
+    assert "never" in query.status["failedStages"]["broken"]
+    assert "'broken' has failed" in query.status["message"]
+    before = len(kept.toPylist())
+    rows.push(make(1000, 1000))
+    wait_until(lambda: len(kept.toPylist()) == before + 1000, 10, "the other branch")
+    wait_until(lambda: failed_in_progress(query), 10, "progress")
+    rows.close()
+    with pytest.raises(FunctionError, match="never"):
+        query.awaitTermination(60)
+    assert added(good.toPylist()) == expected(2000)
+    assert none.toPylist() == []
+    assert "stage 'broken', epochs 0 to" in caplog.text
+
+
+def failed_in_progress(query: Any) -> bool:
+    stages = {stage["name"]: stage for stage in query.lastProgress.get("sparkStages", ())}
+    broken = stages.get("broken", {"state": ""})
+    return broken["state"] == "failed" and broken["waitingEpochs"] > 0
+
+
+def test_a_flow_that_leaves_no_slot_for_its_jobs_is_refused(spark: SparkSession) -> None:
+    flow = Flow("crowded")
+    numbers = flow.generate(make, rate=100, shards=1)
+    numbers.spark(sums, schema=SUMS, every=1, name="sums").memory()
+    with pytest.raises(SlotsError, match="'sums' runs Spark jobs.*flow takes 6 of the session's 6"):
+        flow.start(spark, hosts=6)
