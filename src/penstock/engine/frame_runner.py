@@ -56,6 +56,7 @@ class FrameRunner:
         name: str,
         work: SparkWork,
         job: FrameJob,
+        on_broken: Callable[[PenstockError], None],
         thread: Callable[..., threading.Thread] = threading.Thread,
     ) -> None:
         self.name = name
@@ -64,6 +65,7 @@ class FrameRunner:
         self._work = work
         self._folder = work.folder
         self._job = job
+        self._on_broken = on_broken
         self._run_id = uuid.uuid4().hex
         self._changed = threading.Condition()
         self._complete = -1
@@ -148,11 +150,16 @@ class FrameRunner:
             if not self._stopped:
                 self._folder.end(self._folder.done())
         except Exception as error:
+            # Not the user's function: the folder cannot be used any more.
             if not self._stopped:
-                log.exception("stage %r: its Spark jobs have ended", self.name)
-                self._fail(PenstockError(f"stage {self.name!r}: {_reason(error)}"))
-        finally:
-            self._range = None
+                log.exception("stage %r cannot hand over its epochs", self.name)
+                broken = PenstockError(
+                    f"stage {self.name!r} cannot hand over its epochs ({_reason(error)}); is "
+                    f"{self._folder.path} there, and has the disk room?",
+                    stage=self.name,
+                )
+                self._fail(broken)
+                self._on_broken(broken)
 
     def _await_range(self) -> Range | None:
         """Wait for the next range; None: there will be none."""

@@ -120,7 +120,7 @@ class Controller(HostEvents):
         self._shipped = without_driver_operators(plan)
         self._stopping = False
         self._place: RecoveryPlace | None = None
-        self.frames = Frames(spark, plan)
+        self.frames = Frames(spark, plan, self._on_failure)
         self._end_by_s: float | None = None
         self._cancelled = False
         self._over = threading.Event()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -97,7 +98,12 @@ def settle_frames(plan: PhysicalPlan, store: FlowStore | None) -> None:
 class Frames:
     """The stages with Spark jobs of one run."""
 
-    def __init__(self, spark: SparkSession | None, plan: PhysicalPlan) -> None:
+    def __init__(
+        self,
+        spark: SparkSession | None,
+        plan: PhysicalPlan,
+        on_broken: Callable[[PenstockError], None],
+    ) -> None:
         works = _works(plan)
         session = spark
         if works and session is None:
@@ -117,7 +123,7 @@ class Frames:
                     f"stage {name!r} runs Spark jobs: make a SparkSession first", stage=name
                 )
             job = SparkJob(session, plan.flow, name, work)
-            self._runners[sinks[work]] = FrameRunner(name, work, job, InheritableThread)
+            self._runners[sinks[work]] = FrameRunner(name, work, job, on_broken, InheritableThread)
         self._stopped = False
 
     def start(self) -> None:
