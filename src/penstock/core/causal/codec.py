@@ -130,7 +130,12 @@ _START = _struct(
     trim=_STAMP,
     cuts=_many(_CUT),
 )
-_RECORD = _struct(Record, incarnations=_mapping(_PLAIN, _PLAIN), unfinished=_NODES)
+_RECORD = _struct(
+    Record,
+    incarnations=_mapping(_PLAIN, _PLAIN),
+    unfinished=_NODES,
+    limits=_mapping(_PLAIN, _PLAIN),
+)
 
 _CODECS: Mapping[type[Any], _Codec] = {
     Position: _POSITION,

@@ -40,7 +40,7 @@ from penstock.core.causal.knowledge import Knowledge
 from penstock.core.causal.reports import Plan, Report, Saved, Start, Stored
 from penstock.core.causal.times import END, ZERO, Stamp
 
-__all__ = ["plan"]
+__all__ = ["limited", "plan"]
 
 _NOTHING = Stored()
 
@@ -84,6 +84,18 @@ def plan(
         starts[node] = start
         known.completes(node, start.completed)
     return Plan(failed, _joining(graph, failed, reports, starts), starts)
+
+
+def limited(stored: Mapping[int, Stored], limits: Mapping[int, int]) -> Mapping[int, Stored]:
+    """What is stored, without checkpoints of epochs after these; sinks keep what they have."""
+    if not limits:
+        return stored
+    found = dict(stored)
+    for node, to in limits.items():
+        if node in found and found[node].checkpoints:
+            kept = tuple(s for s in found[node].checkpoints if s.report.completed <= to)
+            found[node] = replace(found[node], checkpoints=kept)
+    return found
 
 
 def _positions(

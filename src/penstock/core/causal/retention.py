@@ -32,6 +32,7 @@ __all__ = [
     "keeps_determinant",
     "low_epochs",
     "publishable",
+    "rollback_from",
     "watermark",
     "watermark_epoch",
 ]
@@ -100,6 +101,23 @@ def keep_from(
         for node, start in _starts(graph, saved, published, spare).items()
         if graph.kinds[node] in (Kind.STATEFUL, Kind.ORDERED)
     }
+
+
+def rollback_from(
+    graph: CausalGraph,
+    saved: Mapping[int, Iterable[int]],
+    published: Mapping[int, int],
+    spare: int = 1,
+) -> dict[int, int]:
+    """Per node the oldest epoch to which its region can be taken back by hand.
+
+    From there on every node with state has a checkpoint that fits the others'.
+    """
+    found: dict[int, int] = {}
+    for node, epoch in keep_from(graph, saved, published, spare).items():
+        region = graph.regions[node]
+        found[region] = max(found.get(region, -1), epoch)
+    return {node: found.get(region, -1) for node, region in graph.regions.items()}
 
 
 def durable_epochs(

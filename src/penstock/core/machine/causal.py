@@ -23,6 +23,11 @@ does not get again.  Each sender tells it by a mark of just that epoch; then
 and until then no input is handled.  What a node without state passes on is a function of its
 senders' watermarks; one with state (``stateful``) never goes back, and has its own in checkpoints.
 
+Where checkpoints are everybody's affair a node holds its input after some epoch (``hold_after``):
+
+    everything up to it was handled   ->  TakeCheckpoint, Flushed
+    resume(epoch)                     ->  go on, up to another one
+
 A node with determinants holds its output back until the order of the inputs behind it is durable,
 and with it what its steps got from elsewhere (``noted``): the time, random numbers, answers of
 other systems.  When such a step is replayed, ``Recall`` comes before its Deliver or Complete.
@@ -42,6 +47,7 @@ from penstock.core.causal.times import ZERO, Stamp
 from penstock.core.machine.causal_effects import (
     CausalEffect,
     Checkpoint,
+    Flushed,
     Recall,
     Recovered,
     Restated,
@@ -98,6 +104,8 @@ class CausalMachine(CausalPeers):
         clean: bool = False,
         logged: bool = True,
         checkpoint_every: int | None = None,
+        eager: bool = False,
+        hold_after: int | None = None,
     ) -> None:
         super().__init__(
             node,
@@ -114,6 +122,7 @@ class CausalMachine(CausalPeers):
             clean=clean,
             logged=logged,
             stateful=stateful,
+            eager=eager,
         )
         if checkpoint is not None:
             self.watermark_us = checkpoint.report.watermark_us
@@ -130,6 +139,11 @@ class CausalMachine(CausalPeers):
         self.checkpoint_every = checkpoint_every
         """So many epochs: a checkpoint where each multiple of it ends, whatever has come since."""
         self._saved_at = self.completed_epoch
+        self.stateful = stateful
+        self.hold_after = hold_after
+        """Input of epochs after this one waits until ``resume``."""
+        self.flushed: Flushed | None = None
+        """The last one that was said."""
         if start is not None:
             self._start(start, checkpoint)
 
@@ -240,7 +254,7 @@ class CausalMachine(CausalPeers):
         while self._step is None:
             turn = self._turn(effects)
             if turn is None:
-                return effects + self._checkpoint_if_due()
+                return effects + self._checkpoint_if_due() + self._flushed_if_so()
             if turn.values:
                 effects.append(Recall(turn.values))
             effects += self._begin(turn)
@@ -274,7 +288,58 @@ class CausalMachine(CausalPeers):
             effects.append(Recovered())
         if self._completable:
             return FREE
-        return Turn(self._queue.popleft(), None, None) if self._queue else None
+        while self._queue:
+            item = self._queue.popleft()
+            if self.hold_after is None or not self._holds(item, self.hold_after):
+                return Turn(item, None, None)
+            self._held.setdefault(item[0].sender, deque()).append(item)
+        self._close_gates()
+        return FREE if self._completable else None
+
+    # -- waiting for everybody's checkpoints -----------------------------------------------------
+
+    def _holds(self, item: Item, last: int) -> bool:
+        """Whether an input waits.  The end of the stream does not: no checkpoint follows."""
+        if item[0].sender in self._held:
+            return True
+        return any(last < message.time.epoch < EPOCH_END for message in item)
+
+    def _flushed_if_so(self) -> list[CausalEffect]:
+        """Everything up to the epoch of the hold was handled: a checkpoint, and tell."""
+        last = self.hold_after
+        if last is None or self._replay is not None:
+            return []
+        if self.flushed is not None and self.flushed.epoch >= last:
+            return []
+        if self.completed_epoch < last and not self._through(last):
+            return []
+        heads = [items[0] for items in self._held.values()]
+        least = min((m.time.epoch for item in heads for m in item), default=None)
+        self.flushed = Flushed(last, least)
+        if self.stateful and self._saved_at < self.completed_epoch:
+            self.checkpoint_due = True
+        return [*self._checkpoint_if_due(), self.flushed]
+
+    def _close_gates(self) -> None:
+        """Who waits with later epochs has ended the ones before, marked or not."""
+        if self.hold_after is not None and self._held and self._through(self.hold_after):
+            for key in self._outside:
+                if key[1] in self._held:
+                    self._aligned(self._aligner.through(key, self.hold_after))
+
+    def _through(self, last: int) -> bool:
+        """Whether no sender has anything left up to an epoch."""
+        return all(s in self._held or self._marked[s] >= last for s in self.senders)
+
+    def resume(self, epoch: int | None) -> list[CausalEffect]:
+        """Everybody has a checkpoint: go on, and hold after this epoch (None: never)."""
+        if self.hold_after is None or (epoch is not None and epoch <= self.hold_after):
+            return []
+        self.hold_after = epoch
+        waiting = [item for sender in sorted(self._held) for item in self._held[sender]]
+        self._queue = deque([*waiting, *self._queue])
+        self._held = {}
+        return self._pump()
 
     def _begin(self, turn: Turn[Item]) -> list[CausalEffect]:
         if turn.item is None:

@@ -13,6 +13,7 @@ from penstock.core.machine.messages import Effect
 __all__ = [
     "CausalEffect",
     "Checkpoint",
+    "Flushed",
     "ReadAgain",
     "Recall",
     "Recovered",
@@ -39,6 +40,15 @@ class TakeCheckpoint(NamedTuple):
     """Copy the vertices' state now and store it with this, in the background."""
 
     checkpoint: Checkpoint
+
+
+class Flushed(NamedTuple):
+    """Tell the controller, when what was to be stored before is durable: the node has handled
+    everything up to the epoch after which it holds its input."""
+
+    epoch: int
+    waiting: int | None
+    """The least epoch of what it holds, if that is known."""
 
 
 class TellReport(NamedTuple):
@@ -118,6 +128,7 @@ class Spill(NamedTuple):
 CausalEffect = (
     Effect
     | TakeCheckpoint
+    | Flushed
     | TellReport
     | TellOpened
     | Recall

@@ -64,6 +64,7 @@ class CausalLoop(CausalMachine):
         tracking: NodeTracking | None = None,
         logged: bool = True,
         checkpoint_every: int | None = None,
+        hold_after: int | None = None,
     ) -> None:
         super().__init__(
             node,
@@ -79,6 +80,7 @@ class CausalLoop(CausalMachine):
             clean=True,
             logged=logged,
             checkpoint_every=checkpoint_every,
+            hold_after=hold_after,
         )
         self._closed: list[CausalEffect] = []
         self._early: list[Message] = []
@@ -148,6 +150,10 @@ class CausalLoop(CausalMachine):
         self._cuts_us[epoch] = cut_us
         self._completable.append(Completion(epoch, watermark_us))
         return self._pump()
+
+    def _through(self, last: int) -> bool:
+        # What goes round may come from epochs that other gates have let in.
+        return False
 
     # -- starts ----------------------------------------------------------------------------------
 

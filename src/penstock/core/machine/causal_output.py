@@ -65,6 +65,7 @@ class CausalOutput(NodeMachine):
         tracking: NodeTracking | None,
         logged: bool,
         forgets_epochs: bool,
+        eager: bool,
     ) -> None:
         super().__init__(node, inputs, outlets, incarnation, incarnations, completed, tracking)
         self.determined = determined
@@ -84,6 +85,8 @@ class CausalOutput(NodeMachine):
             }
         )
         self.peers = {target: (incarnations or {}).get(target, 0) for target in sorted(targets)}
+        self._released = completed if eager else None
+        """The newest epoch whose checkpoint is durable, if output waits for that."""
         self.stamp: Stamp = ZERO
         self.newest = self.completed_epoch
         self.log = PayloadLog(self.children, budget_bytes)
@@ -208,6 +211,8 @@ class CausalOutput(NodeMachine):
         while self._open[child] and (bundle := self.log.take(child)) is not None:
             if self.determined and bundle.stamp > self._durable:
                 break
+            if self._released is not None and self._released < bundle.parts[-1].time.epoch:
+                break
             self.log.taken(child)
             parts = [
                 part
@@ -264,6 +269,13 @@ class CausalOutput(NodeMachine):
     def determinants_stored(self, stamp: Stamp) -> list[CausalEffect]:
         """The order of inputs is durable up to a step: what depended on that may leave."""
         self._durable = max(self._durable, stamp)
+        return [effect for child in self.children for effect in self._flush(child)]
+
+    def checkpoint_stored(self, epoch: int) -> list[CausalEffect]:
+        """A checkpoint is durable: the output that had to wait for it may leave."""
+        if self._released is None or epoch <= self._released:
+            return []
+        self._released = epoch
         return [effect for child in self.children for effect in self._flush(child)]
 
     def spilled(self, child: int, stamp: Stamp, references: tuple[object, ...]) -> None:

@@ -54,6 +54,7 @@ class CausalPeers(CausalOutput):
         clean: bool,
         logged: bool,
         stateful: bool,
+        eager: bool,
     ) -> None:
         super().__init__(
             node,
@@ -69,6 +70,7 @@ class CausalPeers(CausalOutput):
             tracking,
             logged,
             forgets_epochs=stateful and not clean,
+            eager=eager,
         )
         self.senders = sorted(
             {sender for link, ids in inputs.items() if link not in inside for sender in ids}
@@ -83,6 +85,8 @@ class CausalPeers(CausalOutput):
         self._marked = dict.fromkeys(self.senders, completed)
         self._partial: dict[int, list[Message]] = {}
         self._queue: deque[Item] = deque()
+        self._held: dict[int, deque[Item]] = {}
+        """Per sender: what waits behind the epoch after which input is held."""
 
     @property
     def clock(self) -> Mapping[int, Stamp]:
@@ -162,6 +166,7 @@ class CausalPeers(CausalOutput):
                 self._base[node] = self._clock[node]
                 self._partial.pop(node, None)
                 self._queue = deque(item for item in self._queue if item[0].sender != node)
+                self._held.pop(node, None)
                 for key in self._received:
                     if key[1] == node:
                         self._received[key] = 0

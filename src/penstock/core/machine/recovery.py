@@ -25,15 +25,17 @@ The machine never reads the store: ``Collect`` asks for what is durable, ``store
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from penstock.core.causal.clocks import Position
-from penstock.core.causal.graph import CausalGraph
-from penstock.core.causal.plan import plan
+from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.causal.plan import limited, plan
 from penstock.core.causal.reports import Plan, Report, Start, Stored
 from penstock.core.causal.times import ZERO
+from penstock.core.progress.marks import EPOCH_END
+from penstock.errors import UsageError
 
 __all__ = [
     "Collect",
@@ -45,6 +47,7 @@ __all__ = [
     "Record",
     "RecoveryEffect",
     "RecoveryMachine",
+    "Refuse",
     "StartNode",
     "Truncate",
 ]
@@ -58,6 +61,8 @@ class Record:
     unfinished: frozenset[int] = frozenset()
     """Nodes that were restarted and have not recovered."""
     recoveries: int = 0
+    limits: Mapping[int, int] = field(default_factory=dict)
+    """Where a person wants unfinished nodes to start: at or before these epochs."""
 
 
 class Persist(NamedTuple):
@@ -115,13 +120,21 @@ class Truncate(NamedTuple):
     epoch: int
 
 
+class Refuse(NamedTuple):
+    """The checkpoints that a person asked for are gone; the nodes start from the newest instead."""
+
+    reason: str
+
+
 class GiveUp(NamedTuple):
     """Too much was lost for causal recovery."""
 
     reason: str
 
 
-RecoveryEffect = Persist | FenceStore | Collect | Fence | StartNode | OpenEdge | Truncate | GiveUp
+RecoveryEffect = (
+    Persist | FenceStore | Collect | Fence | StartNode | OpenEdge | Truncate | Refuse | GiveUp
+)
 
 
 @dataclass
@@ -149,9 +162,13 @@ class RecoveryMachine:
     (2, frozenset({1}))
     """
 
-    def __init__(self, graph: CausalGraph, record: Record, round_: int = 0) -> None:
+    def __init__(
+        self, graph: CausalGraph, record: Record, round_: int = 0, all_together: bool = False
+    ) -> None:
         self.graph = graph
         self.record = record
+        self.all_together = all_together
+        """Any loss fails every node, and all start from the newest epoch that all have."""
         self._number = round_
         self._round: _Round | None = None
         self._unopened: set[tuple[int, int]] = set()
@@ -189,6 +206,25 @@ class RecoveryMachine:
         """These incarnations of nodes are gone, or taken for gone; old news changes nothing."""
         gone = frozenset(node for node, number in nodes.items() if number == self._now(node))
         return self._again(gone) if gone else []
+
+    def rollback(self, to: int, nodes: Iterable[int] | None = None) -> list[RecoveryEffect]:
+        """A person asks for it: all goes back to checkpoints at or before an epoch.
+
+        With ``nodes``, only what is connected with them.  Sinks keep what they have published.
+        What may be asked for is what :func:`~..causal.retention.rollback_from` says; checkpoints
+        must not be deleted, nor logs cut, until ``record.limits`` is empty again.
+        """
+        chosen = self.graph.order if nodes is None else tuple(nodes)
+        regions = {self.graph.regions[node] for node in chosen}
+        back = frozenset(node for node in self.graph.order if self.graph.regions[node] in regions)
+        void = sorted(self.graph.unrepeatable & back)
+        if void:
+            raise UsageError(
+                f"node {void[0]} cannot repeat what it has made, and sinks have published what "
+                "follows from it: a flow with such a stage is not rolled back by hand"
+            )
+        limits = {node: to for node in sorted(back) if self.graph.kinds[node] is not Kind.SINK}
+        return self._again(back, limits)
 
     def reported(self, node: int, round_: int, report: Report) -> list[RecoveryEffect]:
         """A survivor's answer to a fence."""
@@ -246,13 +282,17 @@ class RecoveryMachine:
         settled = frozenset(n for n in self.record.unfinished if n in self._hit - waiting)
         if not settled:
             return []
-        self.record = Record(
-            self.record.incarnations, self.record.unfinished - settled, self.record.recoveries
+        self.record = replace(
+            self.record,
+            unfinished=self.record.unfinished - settled,
+            limits={n: to for n, to in self.record.limits.items() if n not in settled},
         )
         return [Persist(self.record)]
 
     def truncate_due(self, lows: Mapping[int, int]) -> list[RecoveryEffect]:
         """Now and then, with the low epochs of what is durable: what may be forgotten."""
+        if self.record.limits:
+            return []
         before, self._truncated = self._truncated, lows
         return [
             Truncate(
@@ -275,14 +315,21 @@ class RecoveryMachine:
     def _now(self, node: int) -> int:
         return self.record.incarnations[node]
 
-    def _again(self, nodes: frozenset[int]) -> list[RecoveryEffect]:
+    def _again(
+        self, nodes: frozenset[int], limits: Mapping[int, int] | None = None
+    ) -> list[RecoveryEffect]:
         """Fence the failed set, grown by some nodes, and ask everybody else."""
         failed = self.graph.closure(self.record.unfinished | nodes)
+        if self.all_together:
+            failed = frozenset(self.graph.order)
         incarnations = {
             node: number + 1 if node in failed else number
             for node, number in self.record.incarnations.items()
         }
-        self.record = Record(incarnations, failed, self.record.recoveries + 1)
+        merged = dict(self.record.limits)
+        for node, to in (limits or {}).items():
+            merged[node] = min(to, merged.get(node, to))
+        self.record = Record(incarnations, failed, self.record.recoveries + 1, merged)
         self._number = self.record.recoveries
         fences = {node: incarnations[node] for node in sorted(failed)}
         survivors = [node for node in self.graph.order if node not in failed]
@@ -298,7 +345,14 @@ class RecoveryMachine:
     def _maybe_plan(self, current: _Round) -> list[RecoveryEffect]:
         if current.waiting or current.stored is None or current.plan is not None:
             return []
-        found = self.plan(current.failed, current.reports, current.stored)
+        effects: list[RecoveryEffect] = []
+        limits = self._limits(current.stored)
+        found = self.plan(current.failed, current.reports, limited(current.stored, limits))
+        if found.impossible is not None and limits:
+            if self.record.limits:
+                self.record = replace(self.record, limits={})
+                effects = [Persist(self.record), Refuse(found.impossible)]
+            found = self.plan(current.failed, current.reports, current.stored)
         if found.impossible is not None:
             return [GiveUp(found.impossible)]
         if found.joining:
@@ -306,11 +360,30 @@ class RecoveryMachine:
         current.plan = found
         current.starting = set(found.starts)
         self.history.append(found)
-        return [
+        effects += [
             StartNode(node, self._now(node), self._neighbours(node), found.starts[node])
             for node in self.graph.order
             if node in found.starts
         ]
+        return effects
+
+    def _limits(self, stored: Mapping[int, Stored]) -> Mapping[int, int]:
+        """At or before which epochs nodes have to start, though they could start later."""
+        if not self.all_together:
+            return self.record.limits
+        kinds = self.graph.kinds
+        epochs = {
+            node: {saved.report.completed for saved in kept.checkpoints}
+            for node, kept in stored.items()
+            if kinds[node] in (Kind.STATEFUL, Kind.ORDERED)
+        }
+        if not epochs:
+            return {}
+        wanted = min(self.record.limits.values(), default=EPOCH_END)
+        newest = min(max((e for e in kept if e <= wanted), default=-1) for kept in epochs.values())
+        # Where some leave an epoch out there is none that all have: then the plan alone decides.
+        common = all(newest in kept for kept in epochs.values())
+        return dict.fromkeys(epochs, newest) if common else self.record.limits
 
     def _neighbours(self, node: int) -> dict[int, int]:
         graph = self.graph

@@ -90,12 +90,24 @@ class MarkAligner(Generic[S]):
             )
         state.closed = epoch
         state.marks.append((epoch, watermark_us))
+        return self._reached()
+
+    def through(self, sender: S, epoch: int) -> list[Completion]:
+        """A sender has nothing left up to an epoch, though it does not mark it.
+
+        >>> aligner = MarkAligner(["a", "b"])
+        >>> aligner.mark("a", 1, 20), aligner.through("b", 3)
+        ([], [Completion(epoch=1, watermark_us=None)])
+        """
+        state = self._senders[sender]
+        state.closed = max(state.closed, epoch)
+        return self._reached()
+
+    def _reached(self) -> list[Completion]:
         reached = min(s.closed for s in self._senders.values())
         if reached <= self.completed:
             return []
-        epochs = sorted(
-            {e for s in self._senders.values() for e, _ in s.marks if e <= reached} | {reached}
-        )
+        epochs = sorted({e for s in self._senders.values() for e, _ in s.marks if e <= reached})
         completions = [Completion(e, self._watermark_at(e)) for e in epochs]
         self.completed = reached
         return completions

@@ -1,0 +1,213 @@
+"""Checkpoints that others wait for, recoveries of everybody, rollbacks that people ask for."""
+
+import pytest
+
+from penstock.core.causal.clocks import Floor, Position
+from penstock.core.causal.codec import record_from, to_plain
+from penstock.core.causal.diffs import Link
+from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.causal.reports import Report, Saved, Stored
+from penstock.core.causal.retention import rollback_from
+from penstock.core.machine.causal import CausalMachine
+from penstock.core.machine.causal_effects import CausalEffect, Flushed, TakeCheckpoint
+from penstock.core.machine.global_hold import GlobalHold
+from penstock.core.machine.messages import DATA, MARK, Complete, Deliver, EndStep, Message, Send
+from penstock.core.machine.node import Outlet
+from penstock.core.machine.recovery import (
+    Collect,
+    GiveUp,
+    Persist,
+    Record,
+    RecoveryEffect,
+    RecoveryMachine,
+    Refuse,
+    StartNode,
+)
+from penstock.core.progress.marks import EPOCH_END
+from penstock.core.time import Time
+from penstock.errors import UsageError
+
+SENDERS = (1, 2)
+
+
+class Driver:
+    """A clean node with two senders and one child."""
+
+    def __init__(self, **parts: object) -> None:
+        self.machine = CausalMachine(
+            5,
+            {1: [1], 2: [2]},
+            [Outlet(9, (7,))],
+            clean=True,
+            stateful=True,
+            **parts,  # type: ignore[arg-type]
+        )
+        self.seen: list[object] = []
+        self._count = dict.fromkeys(SENDERS, 0)
+
+    def get(self, kind: int, sender: int, epoch: int) -> list[object]:
+        self._count[sender] += 1
+        stamp = (self._count[sender],)
+        message = Message(
+            kind, sender, sender, 5, 0, self._count[sender], Time.root(epoch), payload=epoch,
+            stamp=stamp, diff=(Link(sender, stamp, epoch),),
+        )  # fmt: skip
+        return self.perform(self.machine.received(message))
+
+    def marks(self, epoch: int) -> list[object]:
+        return [seen for sender in SENDERS for seen in self.get(MARK, sender, epoch)]
+
+    def perform(self, effects: list[CausalEffect]) -> list[object]:
+        self.seen = []
+        self._perform(effects)
+        return self.seen
+
+    def _perform(self, effects: list[CausalEffect]) -> None:
+        for effect in effects:
+            if isinstance(effect, EndStep):
+                self._perform(self.machine.end_step())
+            elif isinstance(effect, Complete):
+                self.machine.produced(9, [(7, "z", 1)], Time.root(effect.epoch))
+                self._perform(self.machine.completed(effect.epoch, {9: None}, 0))
+            elif isinstance(effect, Send):
+                self.seen.append(("sent", effect.message.time.epoch))
+            elif isinstance(effect, Deliver):
+                self.seen.append(effect.payload)
+            elif isinstance(effect, TakeCheckpoint):
+                self.seen.append(("saved", effect.checkpoint.report.completed))
+            else:
+                self.seen.append(effect)
+
+
+def test_an_eager_node_lets_nothing_out_before_its_checkpoint_is_durable() -> None:
+    driver = Driver(eager=True, logged=False, checkpoint_every=1)
+    assert driver.marks(0) == [("saved", 0)]
+    assert driver.marks(1) == [("saved", 1)]
+    assert driver.perform(driver.machine.checkpoint_stored(0)) == [("sent", 0)] * 2
+    assert driver.perform(driver.machine.checkpoint_stored(0)) == []
+    assert driver.machine.log.bytes == 1
+
+
+def test_the_checkpoint_of_an_eager_node_has_the_output_of_its_epoch() -> None:
+    driver = Driver(eager=True, logged=False)
+    driver.marks(0)
+    checkpoint = driver.machine.checkpoint()
+    assert [part.time.epoch for part in checkpoint.log[7][0].parts] == [0, 0]
+    assert checkpoint.report.floors[7].reaches(Position())
+
+
+def test_input_waits_behind_the_epoch_of_the_hold() -> None:
+    driver = Driver(hold_after=1, checkpoint_every=2)
+    assert driver.get(DATA, 1, 2) == []
+    assert driver.get(DATA, 2, 1) == [1]
+    assert driver.get(MARK, 1, 2) == []
+    sent = [("sent", 1), ("sent", 1)]
+    assert driver.get(MARK, 2, 1) == [*sent, ("saved", 1), Flushed(1, 2)]
+    assert driver.perform(driver.machine.resume(3)) == [2]
+    assert driver.get(MARK, 2, 2) == [("sent", 2), ("sent", 2)]
+
+
+def test_an_epoch_that_ends_at_the_hold_is_saved_and_told() -> None:
+    driver = Driver(hold_after=1)
+    driver.marks(0)
+    assert driver.marks(1) == [("sent", 1), ("sent", 1), ("saved", 1), Flushed(1, None)]
+    assert driver.get(DATA, 1, 2) == []
+    assert driver.perform(driver.machine.resume(1)) == []
+    assert driver.perform(driver.machine.resume(3)) == [2]
+
+
+def test_the_end_of_the_stream_does_not_wait() -> None:
+    driver = Driver(hold_after=1)
+    driver.get(MARK, 1, EPOCH_END)
+    seen = driver.get(MARK, 2, EPOCH_END)
+    assert ("sent", EPOCH_END) in seen
+    assert seen[-1] == Flushed(1, None)
+
+
+def test_all_resume_when_the_last_one_is_flushed() -> None:
+    hold = GlobalHold([1, 2], every=3, completed=2)
+    assert hold.epoch == 5
+    assert hold.flushed(1, Flushed(5, 20)) is None
+    assert hold.flushed(1, Flushed(5, 20)) is None
+    assert hold.flushed(7, Flushed(5, None)) is None
+    assert hold.flushed(2, Flushed(2, None)) is None
+    assert hold.flushed(2, Flushed(5, 17)) == 17
+    assert hold.epoch == 17
+
+
+KINDS = {0: Kind.SOURCE, 1: Kind.STATEFUL, 2: Kind.STATEFUL, 3: Kind.SINK, 4: Kind.SOURCE}
+KINDS |= {5: Kind.SINK}
+PARENTS = {1: (0,), 2: (1,), 3: (2,), 5: (4,)}
+ZEROS = dict.fromkeys(KINDS, 0)
+GRAPH = CausalGraph(KINDS, PARENTS)
+
+
+def saved(node: int, epoch: int) -> Saved:
+    clock = {PARENTS[node][0]: Position((), epoch)}
+    floors = {node + 1: Floor()} if node < 3 else {}
+    return Saved(epoch, Report(node, (), epoch, clock=clock, floors=floors))
+
+
+STORED = {
+    0: Stored(),
+    1: Stored(tuple(saved(1, epoch) for epoch in (2, 5, 8))),
+    2: Stored(tuple(saved(2, epoch) for epoch in (2, 5))),
+    3: Stored((saved(3, 7),)),
+    4: Stored(),
+    5: Stored((saved(5, 1),)),
+}
+
+
+def starts(machine: RecoveryMachine, effects: list[RecoveryEffect]) -> dict[int, int]:
+    """Where the nodes start, if no survivor has anything to say."""
+    found = [e for e in answered(machine, effects) if isinstance(e, StartNode)]
+    return {effect.node: effect.start.completed for effect in found}
+
+
+def answered(machine: RecoveryMachine, effects: list[RecoveryEffect]) -> list[RecoveryEffect]:
+    for node in KINDS:
+        floors = dict.fromkeys(GRAPH.children[node], Floor())
+        machine.reported(node, machine.round, Report(node, floors=floors))
+    (collect,) = (effect for effect in effects if isinstance(effect, Collect))
+    return machine.stored(collect.round, {node: STORED[node] for node in collect.nodes})
+
+
+def test_any_loss_takes_everybody_to_the_newest_epoch_that_all_have() -> None:
+    machine = RecoveryMachine(GRAPH, Record(ZEROS), all_together=True)
+    assert starts(machine, machine.lost({4: 0})) == {0: 5, 1: 5, 2: 5, 3: 7, 4: 1, 5: 1}
+
+
+def test_a_rollback_by_hand_takes_one_region_back_and_nobody_else() -> None:
+    machine = RecoveryMachine(GRAPH, Record(ZEROS))
+    assert starts(machine, machine.rollback(4, nodes=[2])) == {0: 2, 1: 2, 2: 2, 3: 7}
+    assert machine.record.limits == {0: 4, 1: 4, 2: 4}
+    assert machine.truncate_due(dict.fromkeys(KINDS, 1)) == []
+    assert record_from(to_plain(machine.record)) == machine.record
+
+
+def test_a_controller_that_restarts_finishes_a_rollback_by_hand() -> None:
+    machine = RecoveryMachine(GRAPH, Record(ZEROS))
+    machine.rollback(6)
+    again = RecoveryMachine(GRAPH, machine.record)
+    assert starts(again, again.resumed()) == {0: 5, 1: 5, 2: 5, 3: 7, 4: 1, 5: 1}
+
+
+def test_a_rollback_to_what_is_gone_is_refused_and_all_start_from_the_newest() -> None:
+    machine = RecoveryMachine(GRAPH, Record(ZEROS))
+    effects = answered(machine, machine.rollback(1, nodes=[0]))
+    assert isinstance(effects[0], Persist)
+    assert isinstance(effects[1], Refuse)
+    assert not any(isinstance(effect, GiveUp) for effect in effects)
+    assert {e.node: e.start.completed for e in effects if isinstance(e, StartNode)}[1] == 8
+    assert machine.record.limits == {}
+
+
+def test_what_can_be_asked_for_is_known() -> None:
+    found = rollback_from(GRAPH, {1: (2, 5, 8), 2: (2, 5)}, {3: 7, 5: 1})
+    assert found == {**dict.fromkeys(range(4), 5), 4: -1, 5: -1}
+
+
+def test_what_cannot_be_repeated_is_not_rolled_back_by_hand() -> None:
+    graph = CausalGraph(KINDS, PARENTS, unrepeatable=frozenset({1}))
+    with pytest.raises(UsageError, match="node 1 cannot repeat"):
+        RecoveryMachine(graph, Record(ZEROS)).rollback(4)
