@@ -5,6 +5,7 @@
     │   ├── SchemaError             unknown column, wrong type, SQL that does not parse
     │   ├── GraphError              stages that cannot be connected like that
     │   ├── SettingsError           an option that is wrong, or wrong together with another
+    │   │   ├── TopologyError       a topology file that is wrong, with the lines
     │   │   ├── SlotsError          fewer free task slots than hosts
     │   │   ├── JavaNotFoundError   no Java 17+ on this machine
     │   │   └── SessionError        a SparkSession that cannot carry hosts
@@ -88,6 +89,12 @@ class SettingsError(UsageError):
     """An option that is wrong, or wrong together with another."""
 
     condition = "SETTINGS"
+
+
+class TopologyError(SettingsError):
+    """A topology file that is wrong; the message has a line for each problem."""
+
+    condition = "TOPOLOGY"
 
 
 class SlotsError(SettingsError):

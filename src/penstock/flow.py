@@ -16,13 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from penstock.connectors import files, generate, memory, persist
 from penstock.connectors.base import Source
+from penstock.core.delivery.guarantees import guarantee_named
 from penstock.errors import GraphError, SettingsError
+from penstock.expressions.suggest import nearest
+from penstock.guarantees import guarantees_of
 from penstock.loops import Loop
 from penstock.operators import user_vertex
 from penstock.operators.base import Operator, SourceOperator
@@ -50,6 +54,8 @@ class Flow:
     def __init__(self, name: str = "flow") -> None:
         self.name = checked_name(name, "flow")
         self.stages: list[Stage] = []
+        self.modules: list[ModuleType] = []
+        """Modules of the user's that hosts may not have: what comes from them travels whole."""
         self._loops: list[Loop] = []
 
     def __repr__(self) -> str:
@@ -142,6 +148,32 @@ class Flow:
         made = Loop(self, self._free_loop_name(checked_name(name, "loop")), parent, maxIterations)
         self._loops.append(made)
         return made
+
+    # -- guarantees ------------------------------------------------------------------------------
+
+    def setGuarantee(self, stage: str, guarantee: str) -> None:
+        """Choose what is promised of a stage's rows, or of a sink's, given by its name.
+
+        "exactly-once", "at-least-once" or "at-most-once".  A sink has its own guarantee or that of
+        ``start(guarantee=...)``; a stage has its own or just what the sinks behind it need.  What
+        does not go together is refused when the flow starts, or by ``guarantees()``.
+        """
+        chosen = guarantee_named(guarantee)
+        found = [one for one in self.stages if one.name == stage]
+        if not found:
+            names = [one.name for one in self.stages]
+            raise SettingsError(
+                f"flow {self.name!r} has no stage {stage!r}{nearest(stage, names)} the stages are "
+                f"{', '.join(names)}"
+            )
+        # A sink of two stages, such as parquet, is one thing to its user.
+        found += [one for one in self.stages if one.sink_of(found[0])]
+        for one in found:
+            one.guarantee = chosen
+
+    def guarantees(self, guarantee: str = "exactly-once") -> dict[str, str]:
+        """What is promised of each stage's rows, by its name, if the flow's sinks want this."""
+        return {name: found.value for name, found in guarantees_of(self, guarantee).items()}
 
     # -- running ---------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from penstock.core.delivery.guarantees import Guarantee
 from penstock.errors import SettingsError
 from penstock.operators.base import Exchange, Operator
 
@@ -49,6 +50,12 @@ class Stage:
     regime: Regime | None = None
     """How its nodes survive; None: as the flow says."""
     pause: str = "normal"
+    guarantee: Guarantee | None = None
+    """What the user wants promised of its rows; None: what the stages behind it need."""
+
+    def sink_of(self, stage: Stage) -> bool:
+        """Whether this is the second half of a sink whose first half is ``stage``."""
+        return self.operator.sink and self.name == f"{stage.name}_commit"
 
 
 def free_name(wanted: str, taken: Sequence[str]) -> str:

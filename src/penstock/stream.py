@@ -93,6 +93,11 @@ class Stream:
         """
         return self._flow._persist(self, name)
 
+    def withGuarantee(self, guarantee: str) -> Stream:
+        """Choose what is promised of this stage's rows: see :meth:`Flow.setGuarantee`."""
+        self._flow.setGuarantee(self._stage.name, guarantee)
+        return self
+
     # -- row by row ------------------------------------------------------------------------------
 
     def select(self, *columns: Any) -> Stream:

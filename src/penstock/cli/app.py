@@ -88,7 +88,9 @@ def demo(
 
 @app.command()
 def run(
-    target: Annotated[str, typer.Argument(metavar="MODULE:FLOW", help="A Flow, or a function.")],
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:FLOW|FILE.toml", help="A Flow, a function, or a file.")
+    ],
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -98,6 +100,12 @@ def run(
         ),
     ] = None,
     seconds: Annotated[float | None, typer.Option(min=0, help="Stop after this long.")] = None,
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="End when the input that is there is used up.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say what the flow is, or what is wrong with it.")
+    ] = False,
     master: Master = None,
     json: Json = False,
     verbose: Verbose = False,
@@ -105,9 +113,14 @@ def run(
     """Run a flow of your own until it ends or you press Ctrl-C.
 
     FLOW is a penstock.Flow, or a function without arguments that makes one, in a module that can be
-    imported or a file: my_flows:views, flows/views.py:flow.
+    imported or a file: my_flows:views, flows/views.py:flow.  A topology file describes a flow in
+    TOML: docs/topologies.md.
     """
-    from penstock.cli.run import run_target
+    from penstock.cli.run import check_target, run_target
 
     set_up_logging(verbose)
-    run_target(target, set_ or [], seconds, master, json)
+    settings = [*(set_ or []), *(["availableNow=true"] if available_now else [])]
+    if check:
+        check_target(target, settings, json)
+    else:
+        run_target(target, settings, seconds, master, json)

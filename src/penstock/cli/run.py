@@ -1,35 +1,31 @@
-"""``penstock run``: a flow from a user's module."""
+"""``penstock run``: a flow from a user's module, or from a topology file."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json as json_module
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from types import ModuleType
 from typing import Any
-
-from pyspark import cloudpickle
 
 from penstock.cli.live import watch
 from penstock.cli.output import errors, print_json
 from penstock.engine.settings import RunSettings
 from penstock.engine.spark.session import local_session
-from penstock.errors import SettingsError
+from penstock.errors import SettingsError, TopologyError
+from penstock.explain import explain
 from penstock.flow import Flow
+from penstock.importing import find
+from penstock.physical import physical_plan
+from penstock.topology import load_topology
 
-__all__ = ["load_flow", "parse_settings", "run_target"]
+__all__ = ["check_target", "load_flow", "parse_settings", "run_target"]
 
 
 def run_target(
     target: str, settings: Sequence[str], seconds: float | None, master: str | None, json: bool
 ) -> None:
     """Run a flow until it ends, the time is up, or Ctrl-C."""
-    options, conf = parse_settings(settings)
-    RunSettings.checked(options)  # before Spark takes its seconds to start
-    flow = load_flow(target)
+    flow, options, conf = _load(target, settings)
     spark = local_session(f"penstock run {flow.name}", options.get("hosts"), master, conf)
     try:
         query = flow.start(spark, **options)
@@ -49,6 +45,50 @@ def run_target(
             errors.print(f"{progress.numInputRows:,} rows, last epoch {progress.batchId}")
     finally:
         spark.stop()
+
+
+def check_target(target: str, settings: Sequence[str], json: bool) -> None:
+    """Say what a flow is made of, or everything that is wrong with it, without running it."""
+    try:
+        flow, options, _ = _load(target, settings)
+    except TopologyError as error:
+        if not json:
+            raise
+        problems = error.parameters.get("problems", [{"message": error.message}])
+        print_json({"valid": False, "problems": problems})
+        sys.exit(2)
+    plan = physical_plan(flow, options.get("parallelism") or options.get("hosts") or 1)
+    replicas = {one.name: chain.shards for chain in plan.chains for one in chain.stages}
+    promised = flow.guarantees(options.get("guarantee", "exactly-once"))
+    if json:
+        stages = [
+            {
+                "name": stage.name,
+                "kind": stage.operator.kind,
+                "input": [source.stage.name for source in stage.inputs],
+                "replicas": replicas.get(stage.name, 1),
+                "guarantee": promised[stage.name],
+                "columns": [str(one.name) for schema in stage.outputs for one in schema],
+            }
+            for stage in flow.stages
+        ]
+        print_json({"valid": True, "name": flow.name, "options": options, "stages": stages})
+        return
+    print(explain(flow))
+    for name, guarantee in promised.items():
+        errors.print(f"{name}: {guarantee}", highlight=False)
+
+
+def _load(target: str, settings: Sequence[str]) -> tuple[Flow, dict[str, Any], dict[str, str]]:
+    """A flow, options of start() and Spark's configuration; all checked before Spark starts."""
+    options, conf = parse_settings(settings)
+    RunSettings.checked(options)
+    if not target.endswith(".toml"):
+        return load_flow(target), options, conf
+    topology = load_topology(target)
+    options, conf = topology.options | options, topology.conf | conf
+    RunSettings.checked(options)
+    return topology.flow, options, conf
 
 
 def parse_settings(settings: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -75,33 +115,9 @@ def parse_settings(settings: Sequence[str]) -> tuple[dict[str, Any], dict[str, s
 
 def load_flow(target: str) -> Flow:
     """The flow that ``module:name`` or ``path/to/file.py:name`` names."""
-    where, colon, name = target.rpartition(":")
-    if not colon or not where or not name:
-        raise SettingsError(f"{target!r}: write it as MODULE:FLOW, such as my_flows:views")
-    module = _module(where)
-    found = getattr(module, name, None)
-    if found is None:
-        raise SettingsError(f"{where} has no {name!r}")
+    found, module = find(target)
     flow = found() if callable(found) else found
     if not isinstance(flow, Flow):
         raise SettingsError(f"{target!r} is a {type(flow).__name__}, not a penstock.Flow")
-    cloudpickle.register_pickle_by_value(module)
+    flow.modules.append(module)
     return flow
-
-
-def _module(where: str) -> ModuleType:
-    try:
-        if where.endswith(".py"):
-            path = Path(where).resolve()
-            spec = importlib.util.spec_from_file_location(path.stem, path)
-            if spec is None or spec.loader is None or not path.exists():
-                raise SettingsError(f"there is no file {where}")
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[path.stem] = module
-            sys.path.insert(0, str(path.parent))
-            spec.loader.exec_module(module)
-            return module
-        sys.path.insert(0, str(Path.cwd()))
-        return importlib.import_module(where)
-    except ModuleNotFoundError as error:
-        raise SettingsError(f"cannot import {where}: {error}") from error

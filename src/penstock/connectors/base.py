@@ -133,6 +133,8 @@ class Source(ABC):
     schema: pa.Schema
     on_driver: bool = False
     """Whether the reader must live in the driver's process (a ``memory`` source does)."""
+    replayable: bool = True
+    """Whether rows can be read again from a position; without that they are at most once."""
 
     @abstractmethod
     def shards(self, wanted: int) -> int:
@@ -156,6 +158,8 @@ class Sink(Operator):
     sink = True
     durable = False
     """Whether what it published outlives the flow, named by the epoch."""
+    idempotent = True
+    """Whether an epoch that it is given again changes nothing; needed for exactly once."""
 
     def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
         return ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from penstock.core.delivery.guarantees import Guarantee
 from penstock.durations import Duration, duration_us
 from penstock.engine.tuning import Tuning
 from penstock.errors import SettingsError
@@ -16,6 +17,7 @@ __all__ = ["RunSettings"]
 _CHOICES = {
     "progress": ("marks", "tracked"),
     "recovery": ("causal", "none", "purge"),
+    "guarantee": tuple(guarantee.value for guarantee in Guarantee),
     "logs": ("references", "copies"),
 }
 
@@ -40,6 +42,7 @@ class RunSettings:
     progress: str = "marks"
     recovery: str = "causal"
     regime: Regime | None = None
+    guarantee: str = "exactly-once"
     checkpointInterval: Duration = "1 second"
     logs: str = "references"
     logBytes: int = 64 << 20

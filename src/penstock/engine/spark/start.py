@@ -56,6 +56,9 @@ def start(flow: Flow, spark: SparkSession, **options: Any) -> FlowQuery:
         "causal": when a host is lost only its nodes start again, from what their neighbours know
         (the default); "none": a lost host ends the flow; "purge": everything is rebuilt from the
         sources (for comparison).
+    guarantee
+        What is promised of every row in sinks that say nothing else: "exactly-once" (the default),
+        "at-least-once" or "at-most-once"; see ``Flow.setGuarantee``.
     checkpointInterval
         How often a node with state saves it, at most (large states are saved less often).
     maxOverhead
@@ -82,6 +85,8 @@ def start(flow: Flow, spark: SparkSession, **options: Any) -> FlowQuery:
     try:
         hosts, plan = _plan(flow, context, settings, store)
         check_frames(context, plan, hosts + settings.standby, store)
+        for module in flow.modules:
+            cloudpickle.register_pickle_by_value(module)
         _check_shippable(plan)
         store, resume, base, flow_id = prepare_run(flow, plan, settings, store)
     except BaseException:
@@ -102,6 +107,7 @@ def prepare_run(
 
     Gives the store, the last epoch that every sink has, the first free epoch, and the flow's id.
     """
+    flow.guarantees(settings.guarantee)
     store = store or _open_store(settings)
     try:
         if store is not None:
