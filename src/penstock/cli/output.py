@@ -21,7 +21,7 @@ errors = Console(stderr=True)
 
 def print_json(result: dict[str, Any]) -> None:
     """One object on standard output."""
-    print(json.dumps(result))
+    print(json.dumps(result, default=str))
 
 
 def print_table(title: str, rows: dict[str, Any]) -> None:

@@ -115,6 +115,10 @@ def parse_settings(settings: Sequence[str]) -> tuple[dict[str, Any], dict[str, s
 
 def load_flow(target: str) -> Flow:
     """The flow that ``module:name`` or ``path/to/file.py:name`` names."""
+    if not target.rpartition(":")[0]:
+        raise SettingsError(
+            f"{target!r}: write it as MODULE:FLOW, such as my_flows:views, or give a .toml file"
+        )
     found, module = find(target)
     flow = found() if callable(found) else found
     if not isinstance(flow, Flow):

@@ -15,6 +15,7 @@ from penstock.flow import Flow
 from penstock.topology.build import Builder
 from penstock.topology.check import check
 from penstock.topology.document import read_document
+from penstock.topology.regime import regime_of
 
 __all__ = ["Topology", "load_topology"]
 
@@ -41,6 +42,8 @@ def load_topology(path: str | Path) -> Topology:
     options = dict(data.get("run", {}))
     if "checkpointLocation" in options:
         options["checkpointLocation"] = builder.path(options["checkpointLocation"])
+    if "regime" in options:
+        options["regime"] = regime_of(options["regime"])
     if "guarantee" in data:
         options["guarantee"] = data["guarantee"]
     return Topology(flow, options, dict(_flat("spark", data.get("spark", {}))))

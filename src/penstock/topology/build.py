@@ -22,6 +22,7 @@ from penstock.stream import Stream
 from penstock.topology import keys as k
 from penstock.topology.check import in_order, inputs_of
 from penstock.topology.document import Document
+from penstock.topology.regime import regime_of
 from penstock.vertex import Vertex
 
 __all__ = ["Builder"]
@@ -61,6 +62,11 @@ class Builder:
         return self.flow
 
     def _member(self, sort: str, name: str, table: Table) -> None:
+        self._made_member(sort, name, table)
+        if "regime" in table:
+            self.streams[name].withRegime(regime_of(table["regime"]))
+
+    def _made_member(self, sort: str, name: str, table: Table) -> None:
         if sort == "source":
             self.streams[name] = self._source(name, table)
         elif sort == "sink":

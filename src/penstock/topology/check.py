@@ -19,6 +19,7 @@ from penstock.stage import checked_name
 from penstock.topology import keys as k
 from penstock.topology.document import Document
 from penstock.topology.positions import Path
+from penstock.topology.regime import regime_of
 
 __all__ = ["check", "in_order", "inputs_of"]
 
@@ -133,6 +134,8 @@ def _fits(wanted: str, value: Any) -> bool:
     if wanted == k.TEXTS:
         texts = [value] if isinstance(value, str) else value
         return isinstance(texts, list) and bool(texts) and all(isinstance(t, str) for t in texts)
+    if wanted == k.REGIME:
+        return True  # looked at more closely later
     if wanted == k.DURATION:
         try:
             duration_us(value, "")
@@ -155,6 +158,11 @@ def _more(document: Document, path: Path, table: Mapping[str, Any]) -> None:
             routing_named(routing)
         except PenstockError as error:
             document.problem((*path, "routing"), error.message, value=True)
+    if "regime" in table:
+        try:
+            regime_of(table["regime"])
+        except PenstockError as error:
+            document.problem((*path, "regime"), error.message, value=True)
 
 
 def _run(document: Document) -> None:
@@ -171,7 +179,7 @@ def _run(document: Document) -> None:
     for name, value in table.items():
         if name not in unknown:
             try:
-                RunSettings.checked({name: value})
+                RunSettings.checked({name: regime_of(value) if name == "regime" else value})
             except (PenstockError, TypeError, ValueError) as error:
                 document.problem(("run", name), f"run: {error}", value=True)
 

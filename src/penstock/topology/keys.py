@@ -8,9 +8,9 @@ from dataclasses import dataclass
 __all__ = ["COMMON", "SINKS", "SOURCES", "STAGES", "TOP", "Key", "Kind", "keys_of"]
 
 TEXT, TEXTS, WHOLE, NUMBER, FLAG = "a text", "texts", "a whole number", "a number", "true or false"
-DURATION, FUNCTION, TABLE = "a duration", "a function", "a table"
+DURATION, FUNCTION, TABLE, REGIME = "a duration", "a function", "a table", "a regime"
 """The kinds of values.  Texts may be one or a list; a duration is a text such as "100 ms"; a
-function is "package.module:name" or "file.py:name"."""
+function is "package.module:name" or "file.py:name"; a regime is its name, or a table with it."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,11 @@ class Kind:
 GUARANTEES = ("exactly-once", "at-least-once", "at-most-once")
 _ARGUMENTS = Key("arguments", TABLE, "keyword arguments for the function")
 _GUARANTEE = Key("guarantee", TEXT, "what is promised of its rows", choices=GUARANTEES)
+_REGIME = Key(
+    "regime",
+    REGIME,
+    'how it survives: `"Eager"`, or `{ type = "Lazy", every = 10 }` with arguments',
+)
 _REPLICAS = Key("replicas", WHOLE, "how many nodes share the work, from 1 up")
 
 TOP = (
@@ -50,12 +55,13 @@ TOP = (
 )
 
 COMMON: Mapping[str, tuple[Key, ...]] = {
-    "source": (Key("type", TEXT, "what it is", required=True), _REPLICAS, _GUARANTEE),
+    "source": (Key("type", TEXT, "what it is", required=True), _REPLICAS, _REGIME, _GUARANTEE),
     "stage": (
         Key("type", TEXT, "what it is", required=True),
         Key("input", TEXTS, "the sources and stages whose rows it gets", required=True),
         _REPLICAS,
         Key("routing", TEXT, '`"hash(column)"`, `"random"` or `"primary"`: who gets a row'),
+        _REGIME,
         _GUARANTEE,
     ),
     "sink": (

@@ -16,6 +16,7 @@ from penstock.core.delivery.guarantees import Guarantee
 from penstock.errors import SettingsError, TopologyError
 from penstock.flow import Flow
 from penstock.physical import physical_plan
+from penstock.regimes import Causal, Lazy
 from penstock.testing.local import run_local
 from penstock.topology import load_topology
 from penstock.topology.keys import COMMON, KINDS, TOP, keys_of
@@ -266,6 +267,15 @@ def test_replicas_and_routing_become_shards(folder: Path) -> None:
     assert {s.name: c.shards for c in plan.chains for s in c.stages}["x"] == 3
 
 
+def test_regimes_of_stages_and_of_the_flow(folder: Path) -> None:
+    stages = '\n[stage.x]\ntype="count"\ninput="numbers"\nregime={type="Lazy",every=5}\n'
+    text = '[run]\nregime = "Causal"\n' + BASE.format(stages=stages, last="x")
+    topology = load_topology(written(folder, text))
+    assert topology.options["regime"] == Causal()
+    [counted] = [stage for stage in topology.flow.stages if stage.name == "x"]
+    assert counted.regime == Lazy(every=5)
+
+
 def test_guarantees_of_stages_and_sinks(folder: Path) -> None:
     text = BASE.format(stages="", last="numbers").replace(
         "[source", 'guarantee = "at-most-once"\n[source'
@@ -290,6 +300,9 @@ PROBLEMS = [
     ("name = 'a b'\n" + BASE, 1, 8, "flow name 'a b'"),
     ("guarantee = 'exactly'\n" + BASE, 1, 13, "did you mean 'exactly-once'?"),
     ("[run]\nepochIntervall = 1\n" + BASE, 2, 1, "did you mean 'epochInterval'?"),
+    ("[run]\nregime = 'Lasy'\n" + BASE, 2, 10, "no regime 'Lasy'; did you mean 'Lazy'?"),
+    ("[run]\nregime = 7\n" + BASE, 2, 10, "a regime is its name"),
+    (BASE.replace("rows = 30", "regime = {type = 'Lazy', evry = 1}"), 5, 10, "no argument 'evry'"),
     ("[run]\nhosts = 0\n" + BASE, 2, 9, "hosts must be a whole number"),
     (BASE.replace("generate", "generated"), 3, 8, "no source of type 'generated'; did you mean"),
     (BASE.replace('type = "generate"\n', ""), 2, 1, "source 'numbers' lacks 'type'"),
