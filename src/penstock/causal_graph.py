@@ -11,6 +11,7 @@ from collections.abc import Callable
 from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.operators.watermark import WithWatermark
 from penstock.physical import Chain, PhysicalPlan, PlannedStage
+from penstock.regimes import Ephemeral, GlobalCheckpoint
 
 __all__ = ["causal_graph", "loop_units"]
 
@@ -35,6 +36,8 @@ def causal_graph(plan: PhysicalPlan) -> CausalGraph:
         units,
         _nodes(plan, lambda stage: stage.operator.asks),
         _nodes(plan, lambda stage: not stage.operator.repeatable),
+        _of(plan, _is_logless),
+        _of(plan, _is_clean),
     )
 
 
@@ -43,6 +46,21 @@ def _nodes(plan: PhysicalPlan, holds: Callable[[PlannedStage], bool]) -> frozens
     return frozenset(
         node for chain in plan.chains if any(map(holds, chain.stages)) for node in chain.nodes
     )
+
+
+def _of(plan: PhysicalPlan, holds: Callable[[Chain], bool]) -> frozenset[int]:
+    return frozenset(node for chain in plan.chains if holds(chain) for node in chain.nodes)
+
+
+def _is_logless(chain: Chain) -> bool:
+    """Whether its nodes forget what they have sent; a source has it again anyway."""
+    if chain.is_source:
+        return isinstance(chain.regime, Ephemeral | GlobalCheckpoint)
+    return not chain.regime.logged
+
+
+def _is_clean(chain: Chain) -> bool:
+    return chain.regime.clean and not (chain.is_source or chain.loops or chain.sinks)
 
 
 def loop_units(plan: PhysicalPlan) -> dict[int, int]:
@@ -71,10 +89,13 @@ def _kind(plan: PhysicalPlan, chain: Chain) -> Kind:
         return Kind.STATEFUL
     if chain.sinks and not plan.links_out_of(chain.index):
         return Kind.SINK
-    if "ordered" in states or any(stage.operator.asks for stage in chain.stages):
+    if any(stage.operator.asks for stage in chain.stages):
         return Kind.ORDERED
     watermark = any(isinstance(stage.operator, WithWatermark) for stage in chain.stages)
-    if states != {"none"} or watermark:
-        return Kind.STATEFUL
-    # What nobody listens to goes on, after a loss, with what no sink has had yet.
-    return Kind.STATELESS if plan.links_out_of(chain.index) else Kind.SINK
+    if _is_clean(chain):
+        # Rows of open epochs come again, and in an order that is always the same.
+        keeps = watermark or not states <= {"none", "epoch"}
+        return Kind.STATEFUL if keeps else Kind.STATELESS
+    if "ordered" in states:
+        return Kind.ORDERED
+    return Kind.STATELESS if states == {"none"} and not watermark else Kind.STATEFUL

@@ -31,6 +31,13 @@ def check_regimes(run: Sequence[Stage], regime: Regime) -> None:
     if isinstance(run[0].operator, SourceOperator):
         return
     for stage in run:
+        if stage.operator.asks and not regime.logged:
+            raise SettingsError(
+                f"stage {stage.name!r} asks for the time, random numbers or answers from outside, "
+                f"which the regime {regime.name} could not repeat: leave it Causal(), or move what "
+                "asks into a stage of its own",
+                stage=stage.name,
+            )
         loses = isinstance(regime, Ephemeral) and not regime.logInputs
         if loses and stage.operator.state not in ("none", "epoch"):
             raise SettingsError(

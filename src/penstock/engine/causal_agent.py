@@ -7,6 +7,7 @@ it.  All of it happens in the host's loop, between two steps of its nodes.
     {"kind": "fence", "round": n, "incarnations": {...}, …}   refuse the old ones, report
     {"kind": "open", "edges": [...]}                          send again after a position, go on
     {"kind": "plan", "orders": {...}}                         checkpoint so often from now on
+    {"kind": "settled"}                                       everybody is as good as any other
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ from penstock.engine.build import inputs_of, opened, outlets_of, wired
 from penstock.engine.causal_loop import LoopRunner
 from penstock.engine.causal_node import CausalRunner
 from penstock.engine.causal_source import CausalSourceDriver, resume_record
+from penstock.engine.clean_node import CleanRunner, waits
 from penstock.engine.clock import EpochClock
 from penstock.engine.durable import CheckpointWriter, NodeStore, SpillFile
 from penstock.engine.host import Host
 from penstock.engine.store import BoundaryLog
 from penstock.errors import PeerError, PenstockError, TransientError
 from penstock.physical import PhysicalPlan
+from penstock.regimes import PAUSES
 from penstock.tracking import TrackingPlan
 
 __all__ = ["CausalAgent"]
@@ -48,7 +51,10 @@ __all__ = ["CausalAgent"]
 log = logging.getLogger(__name__)
 
 KEPT_IN_LOOPS = 6
+PAUSE_MAX_S = 2.0
+"""So long at most nodes that can wait do so during a recovery."""
 _WITH_STATE = (Kind.STATEFUL, Kind.ORDERED)
+_NOTHING_GONE = (-1, -1)
 
 
 class CausalAgent:
@@ -70,7 +76,7 @@ class CausalAgent:
         self.writer = CheckpointWriter(self._failed)
         self.spill = SpillFile()
         self._clock = EpochClock(run["base"], run["origin_us"], run["interval_us"])
-        self._low = -1
+        self._lows: dict[int, tuple[int, int]] = {}
         host.placement = dict(run["placement"])
         self._connect(run["addresses"])
         if host.number not in host.placement.values():
@@ -127,6 +133,8 @@ class CausalAgent:
                     log.info("not started: %s", error)  # replaced in the meantime
         elif kind == "open":
             self._open(body)
+        elif kind == "settled":
+            self.host.pause(0.0)
         elif kind == "plan":
             self.run = {**self.run, "orders": body["orders"]}
             for runner in self._runners():
@@ -136,12 +144,13 @@ class CausalAgent:
         """What the plan in force says of a node."""
         runner.checkpoint_epochs = self.run["orders"]["epochs"].get(runner.node)
 
-    def truncate(self, low: int) -> None:
-        """No recovery goes back behind an epoch any more."""
-        if low > self._low:
-            self._low = low
-            for runner in self._runners():
-                runner.truncate(low)
+    def truncate(self, lows: dict[int, tuple[int, int]]) -> None:
+        """No recovery goes back behind these epochs any more."""
+        for runner in self._runners():
+            low = lows.get(runner.node, _NOTHING_GONE)
+            if low != self._lows.get(runner.node, _NOTHING_GONE):
+                self._lows[runner.node] = low
+                runner.truncate(*low)
 
     def _runners(self) -> list[CausalRunner]:
         return [r for r in list(self.host.nodes.values()) if isinstance(r, CausalRunner)]
@@ -154,7 +163,8 @@ class CausalAgent:
     def _fence(self, body: dict[str, Any]) -> None:
         for peer in body["gone"]:
             self.host.transport.forget(peer)
-        for runner in self._runners():
+        self.host.pause(PAUSE_MAX_S)
+        for runner in sorted(self._runners(), key=lambda runner: runner.pause):
             runner.perform(runner.causal.fence(body["incarnations"], body["round"]))
 
     def _open(self, body: dict[str, Any]) -> None:
@@ -187,14 +197,18 @@ class CausalAgent:
         began_s = time.perf_counter()
         node, incarnation = spec["node"], spec["incarnation"]
         start = start_from(spec["start"])
-        if node in self.host.nodes:
+        before = self.host.nodes.get(node)
+        remembered = before.memory if isinstance(before, CausalRunner) else {}
+        if before is not None:
             self.host.remove(node)
         chain = self.plan.chain_of_node(node)
         store, checkpoint, state = None, None, None
         if Kind(self.run["kinds"][node]) in _WITH_STATE and self.run["checkpoint_s"] is not None:
             store = self._store(node, incarnation)
             store.roll_back(start.checkpoint or 0, start.trim)
-            if start.checkpoint:
+            if start.checkpoint in remembered:
+                checkpoint, state = remembered[start.checkpoint]
+            elif start.checkpoint:
                 try:
                     checkpoint, state = store.load_checkpoint(start.checkpoint)
                 except TransientError as error:
@@ -204,8 +218,10 @@ class CausalAgent:
         machine = self._machine(node, incarnation, spec["incarnations"], start, checkpoint)
         runner = wired(self.plan, self.host, machine, self._maker(node, store))
         runner.chain.repeatable = True
-        runner.chain.keep_pending = store is not None and not chain.loops
         self._ordered(runner)
+        runner.pause = PAUSES.index(chain.pause)
+        runner.chain.keep_pending = store is not None and not machine.clean
+        runner.checkpoint_epoch = start.completed
         if store is not None:
             runner.key = store.newest()
         if state is not None:
@@ -235,15 +251,21 @@ class CausalAgent:
             "checkpoint_s": checkpoint_s,
             "copies": self.run["copies"],
         }
-        if not chain.loops:
+        if chain.loops:
+            block = self._every(node) if store is not None else EPOCH_END
+            return partial(LoopRunner, **common, remembers=True, block_epochs=block)
+        if not self._is_clean(node):
             return partial(CausalRunner, **common)
-        return partial(
-            LoopRunner,
-            **common,
-            block_epochs=max(1, round(checkpoint_s * 1e6 / self.run["interval_us"]))
-            if store is not None
-            else EPOCH_END,
-        )
+        return partial(CleanRunner, **common, remembers=True, waits=waits(chain))
+
+    def _every(self, node: int) -> int:
+        """Epochs from one checkpoint of a node to the next, where they are counted."""
+        interval_us = self.run["interval_us"]
+        by_time = round((self.run["checkpoint_s"] or 0.0) * 1e6 / interval_us)
+        return self.plan.chain_of_node(node).regime.epochs(interval_us) or max(1, by_time)
+
+    def _is_clean(self, node: int) -> bool:
+        return node in self.run["clean"]
 
     def _store(self, node: int, incarnation: int) -> NodeStore:
         chain = self.plan.chain_of_node(node)
@@ -269,6 +291,7 @@ class CausalAgent:
         counted = None if self.tracking is None else self.tracking.node(chain)
         outlets = outlets_of(self.plan, node, counted)
         budget = self.run["log_bytes"]
+        logged = node not in self.run["logless"]
         if self.tracking is not None and counted is not None:
             return CausalLoop(
                 node,
@@ -281,10 +304,18 @@ class CausalAgent:
                 checkpoint=checkpoint,
                 budget_bytes=budget,
                 tracking=counted,
+                logged=logged,
             )
         if chain.is_source:
             return CausalSource(
-                node, {}, outlets, incarnation, incarnations, start=start, budget_bytes=budget
+                node,
+                {},
+                outlets,
+                incarnation,
+                incarnations,
+                start=start,
+                budget_bytes=budget,
+                logged=logged,
             )
         return CausalMachine(
             node,
@@ -297,6 +328,9 @@ class CausalAgent:
             start=start,
             checkpoint=checkpoint,
             budget_bytes=budget,
+            clean=self._is_clean(node),
+            logged=logged,
+            checkpoint_every=self._every(node) if self._is_clean(node) else None,
         )
 
     def _source(self, runner: CausalRunner, start: Start) -> CausalSourceDriver:

@@ -19,7 +19,7 @@ from penstock.core.machine.causal_loop import CausalLoop
 from penstock.core.machine.messages import Deliver, Message
 from penstock.core.progress.marks import EPOCH_END
 from penstock.core.time import Time
-from penstock.engine.causal_node import CausalRunner
+from penstock.engine.clean_node import HoldingRunner
 from penstock.engine.node import NodeRunner
 from penstock.errors import InvariantError
 
@@ -27,14 +27,11 @@ __all__ = ["LoopRunner"]
 
 
 @dataclass
-class LoopRunner(CausalRunner):
+class LoopRunner(HoldingRunner):
     """One node of a loop that can be restarted, together with the others."""
 
     block_epochs: int = field(kw_only=True)
     """Epochs from one checkpoint to the next."""
-    _held: dict[int, list[tuple[int, list[tuple[int, Any, int]], Time]]] = field(
-        default_factory=dict
-    )
     _waiting: deque[Deliver] = field(default_factory=deque)
     _block_end: int = -1
 
@@ -74,12 +71,7 @@ class LoopRunner(CausalRunner):
         if link in self.looping.inside:
             self.perform(self.looping.produced(link, parts, at))
         else:
-            self._held.setdefault(at.epoch, []).append((link, list(parts), at))
-
-    def _release(self, epoch: int) -> None:
-        for done in sorted(other for other in self._held if other <= epoch):
-            for link, parts, at in self._held.pop(done):
-                self.machine.produced(link, parts, at)
+            super().produce(link, parts, at)
 
     def _checkpoint_due(self, epoch: int, calm: bool) -> bool:
         return False

@@ -24,6 +24,7 @@ from penstock.core.causal.logs import Spilled
 from penstock.core.machine.causal import CausalMachine
 from penstock.core.machine.causal_effects import (
     CausalEffect,
+    Checkpoint,
     ReadAgain,
     Recall,
     Recovered,
@@ -43,6 +44,7 @@ from penstock.core.machine.messages import Report as GateClosed
 from penstock.core.progress.marks import EPOCH_END
 from penstock.core.time import Time
 from penstock.engine.causal_source import CausalSourceDriver
+from penstock.engine.chain_state import ChainState
 from penstock.engine.durable import CheckpointWriter, NodeStore, SpillFile
 from penstock.engine.node import NodeRunner
 from penstock.engine.node_work import NodeWork
@@ -54,6 +56,8 @@ DETERMINANTS_MAX = 64
 """Steps whose determinants are made durable together, at most."""
 DIFF_SAMPLE = 64
 """One of so many messages has the size of its diff measured."""
+REMEMBERED = 2
+"""Checkpoints that stay in memory, where any do."""
 CHECKPOINT_SHARE = 0.05
 """Share of the time that checkpoints may take."""
 
@@ -84,6 +88,9 @@ class CausalRunner(NodeRunner):
     checkpoint_s: float = field(kw_only=True)
     copies: bool = field(kw_only=True)
     """Whether logs hold copies instead of references; for comparison only."""
+    remembers: bool = False
+    """Whether its newest checkpoints stay in memory: it may have to go back without being lost."""
+    memory: dict[int, tuple[Checkpoint, ChainState]] = field(default_factory=dict)
     key: int = 0
     """Of the newest checkpoint."""
     checkpoint_epoch: int = -1
@@ -246,7 +253,6 @@ class CausalRunner(NodeRunner):
 
         Planned ones are taken at the same epochs everywhere: those who restart together need that.
         """
-        # A state that knows of an end of its input is of no use to the next run.
         if self.causal.newest >= EPOCH_END or self._writing:
             return False
         planned = self.checkpoint_epochs
@@ -256,7 +262,8 @@ class CausalRunner(NodeRunner):
         return time.monotonic() >= self._checkpoint_at + wait_s
 
     def _take_checkpoint(self, effect: TakeCheckpoint) -> None:
-        if self.store is None or self._writing:
+        # A state that knows of an end of its input is of no use to the next run.
+        if self.store is None or self._writing or effect.checkpoint.report.newest >= EPOCH_END:
             return
         began = time.monotonic()
         state = self.chain.snapshot()
@@ -266,6 +273,10 @@ class CausalRunner(NodeRunner):
         took = time.monotonic() - began
         self.work.snapshot_ns += int(took * 1e9)
         logged = self.causal.log.bytes
+        if self.remembers:
+            self.memory[key] = (effect.checkpoint, state)
+            while len(self.memory) > REMEMBERED:
+                del self.memory[min(self.memory)]
 
         def done(size: int, seconds: float) -> None:
             self.keeper.call(lambda: self._saved(key, epoch, size, took + seconds, logged))
@@ -382,11 +393,11 @@ class CausalRunner(NodeRunner):
             **self.work.figures(),
         }
 
-    def truncate(self, epoch: int) -> None:
-        """Nobody goes back behind an epoch."""
+    def truncate(self, epoch: int, keep_from: int) -> None:
+        """Nobody goes back behind an epoch; nor does this node behind its checkpoint of another."""
         self.causal.truncate_to(epoch)
         if self.store is not None:
-            self.store.low_epoch = epoch  # the next checkpoint that is written lets older ones go
+            self.store.low_epoch = keep_from  # the next one that is written lets older ones go
         if self.source is not None:
             self.source.committed(epoch)
 

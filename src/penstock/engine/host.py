@@ -74,6 +74,9 @@ class Host:
         self._tracked: list[NodeRunner] = []
         self._gates: list[Gate] = []
         self._look = False
+        self._turns: list[NodeRunner] = []
+        """The nodes in the order in which they get their turns."""
+        self._paused_until = 0.0
         self.transport = transport_factory(self)
 
     # -- called from other threads ---------------------------------------------------------------
@@ -100,6 +103,7 @@ class Host:
     def add(self, runner: NodeRunner) -> None:
         """Run a node from now on."""
         self.nodes[runner.node] = runner
+        self._turns = sorted(self.nodes.values(), key=lambda other: -other.pause)
         if runner.machine.counts is not None:
             self._tracked.append(runner)
         if runner.source is not None:
@@ -108,6 +112,7 @@ class Host:
     def remove(self, node: int) -> None:
         """Run a node no more; what waits for it is dropped, and counts as consumed."""
         runner = self.nodes.pop(node)
+        self._turns = [other for other in self._turns if other is not runner]
         self._tracked = [other for other in self._tracked if other is not runner]
         self._sources = [other for other in self._sources if other is not runner]
         for peer, message in runner.queue:
@@ -219,7 +224,7 @@ class Host:
         worked = False
         self.transport.cork()
         try:
-            for runner in list(self.nodes.values()):
+            for runner in list(self._turns):
                 if runner.queue and self._may_send(runner):
                     started = time.perf_counter_ns()
                     self._next(runner)
@@ -309,7 +314,13 @@ class Host:
         if self.on_progress is not None:
             self.on_progress(flush, gates)
 
+    def pause(self, seconds: float) -> None:
+        """Others recover: let nodes that can wait do so, for so long at most; 0: go on."""
+        self._paused_until = time.monotonic() + seconds
+
     def _may_send(self, runner: NodeRunner) -> bool:
+        if not runner.pause and time.monotonic() < self._paused_until:
+            return False
         for target in runner.targets:
             if not runner.waits_for(target):
                 continue

@@ -64,6 +64,8 @@ class NodeRunner:
     """Input port and schema of each link into the node."""
     sinks: tuple[str, ...]
     in_loop: bool = False
+    pause: int = 1
+    """How early it is stopped in a rollback: 0 first, 2 last; the last goes first otherwise."""
     source: SourceDriver | None = None
     region: deque[tuple[int, int | None, int]] = field(default_factory=deque)
     """Epochs (with watermark and cut) that are closed at every gate and not yet complete here."""

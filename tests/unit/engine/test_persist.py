@@ -13,7 +13,8 @@ from penstock import Flow
 from penstock import functions as F
 from penstock.connectors.epoch_log import EpochLogReader, EpochLogWriter, last_epoch
 from penstock.errors import GraphError, SourceError
-from penstock.testing.local import LocalQuery, run_local, start_local
+from penstock.testing.kills import run_killing
+from penstock.testing.local import run_local, start_local
 
 ROWS = 40_000
 RATE = 15_000
@@ -65,31 +66,10 @@ def found(rows: list[dict[str, Any]]) -> Counter[tuple[int, int, int, int]]:
     )
 
 
-def await_recovery(query: LocalQuery, number: int) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline:
-        known = query.recoveries
-        if len(known) >= number and known[-1]["recovered_us"] is not None:
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"no recovery: {query.recoveries}, {query.exception()}")
-
-
 def test_every_side_of_a_persisted_stream_can_be_lost() -> None:
     flow = Flow()
     out = counted(flow).memory()
-    query = start_local(flow, hosts=4, checkpointInterval="200 ms")
-    try:
-        for number, victim in enumerate(["keyed[0]", "counts[1]", "kept[0]", "numbers[1]"], 1):
-            time.sleep(0.3)
-            if not query.isActive:
-                break
-            query.kill(victim)
-            await_recovery(query, number)
-        assert query.awaitTermination(WAIT_S)
-    finally:
-        query.stop()
-    assert query.exception() is None
+    run_killing(flow, ["keyed[0]", "counts[1]", "kept[0]", "numbers[1]"], hosts=4)
     assert found(out.toPylist()) == expected()
 
 

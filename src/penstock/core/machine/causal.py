@@ -80,7 +80,7 @@ class CausalMachine(CausalPeers):
     >>> node = CausalMachine(5, inputs={0: [1]}, outlets=[Outlet(9, (7,))])
     >>> message = Message(DATA, 0, 1, 5, 0, 1, Time.root(0), stamp=(4,), diff=(Link(1, (4,), 0),))
     >>> node.received(message)
-    [Deliver(link=0, payload=None, time=Time(0)), EndStep()]
+    [Deliver(link=0, payload=None, time=Time(0), sender=1), EndStep()]
     >>> node.produced(9, [(7, "rows", 4)], Time.root(0))
     []
     >>> [show_diff(send.message.diff) for send in node.end_step()]
@@ -159,14 +159,16 @@ class CausalMachine(CausalPeers):
             self.diffs.diffs = deque(checkpoint.report.diffs)
             self.diffs.minimum = {(f.node, f.parent): f for f in checkpoint.report.facts}
             self.log.restore(checkpoint.log)
+        # A clean node makes again all of every epoch after the one that it starts at.
+        horizon = start.completed if self.clean else start.horizon
         for child, position in start.positions.items():
             self.positions[child] = position
             if checkpoint is not None:
                 floor = checkpoint.report.floors[child]
             else:
-                floor = Floor(start.stamp, start.completed, start.horizon)
+                floor = Floor(start.stamp, start.completed, horizon)
             self.log.set_floor(child, floor)
-        self._horizon = start.horizon
+        self._horizon = horizon
         self._replay = Replay(start.targets, self.senders)
 
     @property
@@ -366,7 +368,7 @@ class CausalMachine(CausalPeers):
                     f"{message.time.epoch}, which is complete"
                 )
         self._step = Step(first.diff, turn)
-        return [*(Deliver(m.link, m.payload, m.time) for m in data), EndStep()]
+        return [*(Deliver(m.link, m.payload, m.time, m.sender) for m in data), EndStep()]
 
     def _absorb(self, item: Item) -> None:
         """The bundle was handled: clock, diff log and marks move on."""

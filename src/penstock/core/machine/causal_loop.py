@@ -43,7 +43,7 @@ class CausalLoop(CausalMachine):
 
     >>> node = CausalLoop(5, {0: [1], 8: [6]}, [Outlet(8, (6,))], inside=frozenset({8}))
     >>> node.received(Message(DATA, 8, 6, 5, 0, 1, Time.root(0)))
-    [Deliver(link=8, payload=None, time=Time(0))]
+    [Deliver(link=8, payload=None, time=Time(0), sender=-1)]
     >>> [effect.message.target for effect in node.produced(8, [(6, "rows", 4)], Time.root(0))]
     [6]
     >>> node.region_completed(0, None, 0)

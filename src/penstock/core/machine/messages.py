@@ -63,6 +63,8 @@ class Deliver(NamedTuple):
     link: int
     payload: object
     time: Time
+    sender: int = -1
+    """Who sent it, where that is needed to put rows in order."""
 
 
 class Complete(NamedTuple):

@@ -178,6 +178,7 @@ class Controller(HostEvents):
             lambda sink: self.machine.committed[sink],
             self.hub,
             purges=self.settings.recovery == "purge",
+            regime=self.settings.regime,
         )
 
     def _one_machine(self) -> bool:
@@ -304,8 +305,8 @@ class Controller(HostEvents):
             if now >= ping_at:
                 ping_at = now + PING_S
                 committed = min(self.machine.committed.values(), default=self.resume)
-                low = -1 if self.recovery is None else self.recovery.low_epoch()
-                ping = {"kind": "ping", "committed": committed, "low": low}
+                lows = {} if self.recovery is None else self.recovery.lows()
+                ping = {"kind": "ping", "committed": committed, "lows": lows}
                 self._tell_all(ping)
                 self.host.call(partial(forget, self.host, self._agent, ping))
                 self._look_after(now)

@@ -148,7 +148,7 @@ class _HostProcess:
             self.host.call(lambda: stop_sources(self.host, self._agent))
         elif kind == "ping":
             self.host.call(lambda: forget(self.host, self._agent, body))
-        elif kind in ("fence", "start", "open", "plan"):
+        elif kind in ("fence", "start", "open", "plan", "settled"):
             self.host.call(lambda: self._recover(body))
         elif kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -247,7 +247,7 @@ def stop_sources(host: Host, agent: CausalAgent | None) -> None:
 def forget(host: Host, agent: CausalAgent | None, body: dict[str, Any]) -> None:
     """Forget what nobody will ask for again."""
     if agent is not None:
-        agent.truncate(body["low"])
+        agent.truncate(body["lows"])
     else:
         host.committed(body["committed"])
 

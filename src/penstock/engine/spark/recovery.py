@@ -44,6 +44,7 @@ from penstock.engine.store import BoundaryLog
 from penstock.engine.store_log import write_durably
 from penstock.errors import HostLostError, PenstockError
 from penstock.physical import PhysicalPlan, PlannedStage
+from penstock.regimes import PAUSES, Regime
 
 __all__ = ["Recovery", "RecoveryEntry"]
 
@@ -102,6 +103,7 @@ class Recovery:
         published: Callable[[str], int],
         hub: ProgressHub | None,
         purges: bool = False,
+        regime: Regime | None = None,
     ) -> None:
         self.plan = plan
         self.graph = graph
@@ -120,7 +122,7 @@ class Recovery:
         self._gone: list[int] = []
         self._held: dict[int, list[dict[str, Any]]] = {}
         """Messages for hosts that are not there yet."""
-        self.watch = SpanWatch(graph)
+        self.watch = SpanWatch(graph, graph.logless)
         self._restarts = dict.fromkeys(graph.kinds, 0)
         self._beginnings = Beginnings(place.directory, place.sync)
 
@@ -195,22 +197,34 @@ class Recovery:
         """Whether every edge of the last plan is open."""
         return self.machine.open
 
-    def low_epoch(self) -> int:
-        """No recovery goes back behind this epoch."""
+    def lows(self) -> dict[int, tuple[int, int]]:
+        """Per node: the epoch that nobody who is connected with it goes back behind, and its own.
+
+        The initial states of nodes for which there is one are of no use any more.
+        """
         if self._purges:
-            return -1
-        epochs = []
+            return {}
+        regions = self.graph.regions
+        bounds: dict[int, int] = {}
         for chain in self.plan.chains:
             if chain.sinks:
-                epochs.append(min(map(self._published, chain.sinks)))
+                epoch = min(map(self._published, chain.sinks))
                 for node in chain.nodes:
+                    bounds[regions[node]] = min(epoch, bounds.get(regions[node], epoch))
                     if self.graph.kinds[node] is Kind.SINK:
-                        self.watch.published(node, epochs[-1])
+                        self.watch.published(node, epoch)
         self.watch.advance()
-        low = min([self.watch.low_epoch(), *epochs])
-        if low >= 0:
-            self._beginnings.forget(map(self.plan.node_name, self.with_state))
-        return low
+        for node in self.graph.kinds:
+            low = self.watch.low(node)
+            bounds[regions[node]] = min(low, bounds.get(regions[node], low))
+        self._beginnings.forget(
+            self.plan.node_name(node) for node in self.with_state if bounds[regions[node]] >= 0
+        )
+        return {node: (bounds[regions[node]], self.watch.low(node)) for node in self.graph.kinds}
+
+    def low_epoch(self, node: int) -> int:
+        """Nobody who is connected with a node goes back behind this epoch."""
+        return self.lows().get(node, (-1, -1))[0]
 
     @property
     def with_state(self) -> list[int]:
@@ -224,6 +238,8 @@ class Recovery:
             "sync": self.sync,
             "kinds": {node: kind.value for node, kind in self.graph.kinds.items()},
             "determined": sorted(self.graph.determined),
+            "logless": sorted(self.graph.logless),
+            "clean": sorted(self.graph.clean),
             "checkpoint_s": None if self._purges else settings.s("checkpointInterval"),
             "copies": settings.logs == "copies",
             "log_bytes": settings.logBytes,
@@ -286,6 +302,7 @@ class Recovery:
         if loops and self._hub is not None:
             self._hub.restart(loops[0].start.completed)
         for host, some in starts.items():
+            some.sort(key=self._first_to_start)
             for effect in some:
                 self.watch.restarted(effect.node, effect.start.completed)
             self._send(
@@ -303,6 +320,9 @@ class Recovery:
                     ],
                 },
             )
+
+    def _first_to_start(self, effect: StartNode) -> int:
+        return -PAUSES.index(self.plan.chain_of_node(effect.node).pause)
 
     def _open(self, edges: Mapping[int, list[OpenEdge]]) -> None:
         for entry in self._unfinished() if edges else ():
@@ -348,6 +368,8 @@ class Recovery:
                 entry.opened_us = now_us()
             if entry.opened_us is not None and self.machine.quiet:
                 entry.recovered_us = now_us()
+                for host in self._hosts():
+                    self._tell(host, {"kind": "settled"})
 
     def _note_work(self, node: int, **found: float) -> None:
         """What a restarted node has spent, in the newest recovery that restarted it."""
@@ -385,6 +407,7 @@ class Recovery:
             os.replace(temporary, self._record_path)
 
     def _fence_store(self, incarnations: Mapping[int, int]) -> None:
+        lows = self.lows()
         for node, incarnation in incarnations.items():
             chain = self.plan.chain_of_node(node)
             shard = node - chain.first_node
@@ -392,7 +415,7 @@ class Recovery:
             if kind in WITH_STATE:
                 fence(self.directory, chain.name, shard, incarnation)
             elif kind is Kind.SOURCE:
-                self._boundaries(node).take_over(self.low_epoch(), ended=True)
+                self._boundaries(node).take_over(lows.get(node, (-1, -1))[0], ended=True)
 
     def _boundaries(self, node: int) -> BoundaryLog:
         chain = self.plan.chain_of_node(node)
