@@ -222,9 +222,9 @@ class Recovery:
         )
         return {node: (bounds[regions[node]], self.watch.low(node)) for node in self.graph.kinds}
 
-    def low_epoch(self, node: int) -> int:
-        """Nobody who is connected with a node goes back behind this epoch."""
-        return self.lows().get(node, (-1, -1))[0]
+    def low_epoch(self) -> int:
+        """Nobody goes back behind this epoch."""
+        return min((low for low, _ in self.lows().values()), default=-1)
 
     @property
     def with_state(self) -> list[int]:
