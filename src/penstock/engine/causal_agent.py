@@ -205,7 +205,6 @@ class CausalAgent:
         store, checkpoint, state = None, None, None
         if Kind(self.run["kinds"][node]) in _WITH_STATE and self.run["checkpoint_s"] is not None:
             store = self._store(node, incarnation)
-            store.roll_back(start.checkpoint or 0, start.trim)
             if start.checkpoint in remembered:
                 checkpoint, state = remembered[start.checkpoint]
             elif start.checkpoint:
@@ -215,6 +214,7 @@ class CausalAgent:
                     log.warning("%s", error)
                     self.tell({"kind": "broken", "node": node, "incarnation": incarnation})
                     return
+            store.roll_back(start.checkpoint or 0, start.trim, start.observed)
         machine = self._machine(node, incarnation, spec["incarnations"], start, checkpoint)
         runner = wired(self.plan, self.host, machine, self._maker(node, store))
         runner.chain.repeatable = True

@@ -7,6 +7,7 @@ writes over it.  Anything else that does not check is damage, and is refused rat
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import uuid
@@ -19,7 +20,15 @@ from typing import Any
 from penstock.core.progress.marks import EPOCH_END
 from penstock.errors import SettingsError
 
-__all__ = ["BoundaryLog", "CommitLog", "Resume", "StoreLog", "sync_directory", "write_durably"]
+__all__ = [
+    "BoundaryLog",
+    "CommitLog",
+    "Resume",
+    "StoreLog",
+    "seen_epoch",
+    "sync_directory",
+    "write_durably",
+]
 
 Record = dict[str, Any]
 
@@ -71,7 +80,7 @@ class StoreLog:
         """Put other records in the place of all there are, at once and durably."""
         self.close()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(self.path, b"".join(map(_line, records)))
+        write_durably(self.path, b"".join(map(_line, records)), self.sync)
 
     def close(self) -> None:
         """Close the file; a later append opens it again."""
@@ -147,13 +156,20 @@ class BoundaryLog(StoreLog):
         if len(compacted) < len(records):
             self.replace(compacted)
 
-    def take_over(self, after_epoch: int | None, ended: bool = False) -> list[Record]:
+    def take_over(
+        self, after_epoch: int | None, ended: bool = False, reached: int = -1
+    ) -> list[Record]:
         """Compact into a file that no earlier process has open, and give its records.
 
         What an earlier process still appends goes into the old file, which nobody reads.  That a
-        stream had ended counts only as long as its run does (``ended``).
+        stream had ended counts only as long as its run does (``ended``); what remains of it is how
+        far the others have ``reached`` without it.
         """
-        found = [r for r in self.read() if ended or r["epoch"] < EPOCH_END]
+        found = self.read()
+        if not ended and any(r["epoch"] >= EPOCH_END for r in found):
+            found = [r for r in found if r["epoch"] < EPOCH_END]
+            seen = max(reached, seen_epoch(found))
+            found.append({"epoch": seen, "seen": seen})
         records = _compacted(found, after_epoch)
         if records:
             self.replace(records)
@@ -172,7 +188,13 @@ def _compacted(records: Sequence[Record], after_epoch: int | None) -> list[Recor
     if len(past) < 2 or not ends:
         return list(records)
     base = {key: value for key, value in ends[-1].items() if key not in ("journal", "journals")}
+    base["seen"] = seen_epoch(past)
     return [{**base, "journals": _journal(past)}, *records[len(past) :]]
+
+
+def seen_epoch(records: Sequence[Record]) -> int:
+    """The newest epoch that a log of boundaries knows of, though its record may be gone."""
+    return max((int(record.get("seen") or record["epoch"]) for record in records), default=-1)
 
 
 class CommitLog(StoreLog):
@@ -191,15 +213,25 @@ class CommitLog(StoreLog):
             self.append({"epoch": epoch})
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """Replace a file at once: after a crash it holds either the old or the new content."""
+def write_durably(path: Path, data: bytes, sync: bool = True) -> None:
+    """Replace a file at once: after a crash it holds either the old or the new content.
+
+    Without ``sync`` that is so after a crash of this process, not of the machine.
+    """
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    sync_directory(path.parent)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    if sync:
+        sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

@@ -74,6 +74,9 @@ def plan(
         if observed > min((p.epoch for p in positions.values()), default=observed):
             deadlines.setdefault(observed, END)
         found = stored.get(node, _NOTHING)
+        needed = max([observed, *(p.epoch for p in positions.values())])
+        if node in stored and node not in voided and (lost := _lost(graph, node, found, needed)):
+            return Plan(failed, impossible=lost)
         if node in commons:
             found = _only(found, commons[node])
         if node in voided:
@@ -81,7 +84,7 @@ def plan(
         start = _start(graph, node, positions, known, found, deadlines)
         if isinstance(start, str):
             return Plan(failed, impossible=start)
-        starts[node] = start
+        starts[node] = replace(start, observed=needed)
         known.completes(node, start.completed)
     return Plan(failed, _joining(graph, failed, reports, starts), starts)
 
@@ -149,6 +152,29 @@ def _only(stored: Stored, epoch: int | None) -> Stored:
     """What is stored, with the checkpoints of one epoch."""
     kept = tuple(saved for saved in stored.checkpoints if saved.report.completed == epoch)
     return replace(stored, checkpoints=kept)
+
+
+def _lost(graph: CausalGraph, node: int, stored: Stored, needed: int) -> str | None:
+    """Whether the end of a node's log is missing: then it would do again otherwise what it did.
+
+    A mark leaves a source after its cut is durable, and a node with determinants after that of the
+    completion is.  So there is a record of the newest epoch that anybody below has, or of a later
+    one.
+    """
+    if graph.kinds[node] is Kind.SOURCE:
+        there = [cut.epoch for cut in stored.cuts]
+    elif node in graph.determined and graph.kinds[node] is Kind.ORDERED:
+        there = [saved.report.completed for saved in stored.checkpoints]
+        there += [d[1].epoch for d in stored.determinants if d[1].node == COMPLETION]
+    else:
+        return None
+    last = max([stored.through, *there])
+    if last >= needed:
+        return None
+    return (
+        f"the records of node {node} end at epoch {last}, but epoch {needed} was complete below "
+        "it: the end of its log is lost"
+    )
 
 
 def _deadlines(graph: CausalGraph, node: int, starts: Mapping[int, Start]) -> dict[int, Stamp]:

@@ -56,6 +56,8 @@ class Stored:
     """Oldest first; the last resort (the initial state, or the base) is among them."""
     determinants: tuple[Diff, ...] = ()
     cuts: tuple[Cut, ...] = ()
+    through: int = -1
+    """No record of an epoch up to this one is missing, though there may be none of it."""
 
 
 class Target(NamedTuple):
@@ -106,6 +108,8 @@ class Start:
     """(Sources) the watermark of the last cut at or before ``completed``."""
     begun: int = -1
     """(Sources) the newest epoch of which somebody has rows."""
+    observed: int = -1
+    """The newest epoch that somebody below is known to have completed."""
 
 
 @dataclass(frozen=True)

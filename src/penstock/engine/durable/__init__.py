@@ -7,7 +7,13 @@ The folder belongs to one incarnation.  A fence renames it, so that whatever the
 refused by the file system itself.
 """
 
-from penstock.engine.durable.node_store import Beginnings, NodeStore, fence, read_stored
+from penstock.engine.durable.node_store import (
+    Beginnings,
+    NodeStore,
+    fence,
+    read_stored,
+    stored_incarnation,
+)
 from penstock.engine.durable.spill import SpillFile
 from penstock.engine.durable.writer import CheckpointWriter
 
@@ -18,4 +24,5 @@ __all__ = [
     "SpillFile",
     "fence",
     "read_stored",
+    "stored_incarnation",
 ]

@@ -1,7 +1,8 @@
 """The determinants of one node: an append-only log of which input came when.
 
 A record is its length, its checksum and msgpack: a list of diffs.  A crash can tear only the last
-record, which nobody relied on.  A log that was cut at its beginning says so in its first record.
+record, which nobody relied on.  A log that was cut at its beginning says so in its first record;
+one that was cut at its end says how far it was complete then.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from penstock.errors import PeerError, SettingsError
 __all__ = ["DeterminantLog"]
 
 _HEAD = struct.Struct("<II")
+_THROUGH = "through"
 
 
 class DeterminantLog:
@@ -67,33 +69,50 @@ class DeterminantLog:
             return ZERO, ()
         return _parse(data, self.path)[:2]
 
-    def cut(self, keep: Callable[[Stamp], bool], begin: Stamp | None = None) -> None:
+    def through(self) -> int:
+        """The epoch up to which nothing is missing, as was said when the log was cut; -1: none."""
+        try:
+            return _parse(self.path.read_bytes(), self.path)[3]
+        except FileNotFoundError:
+            return -1
+
+    def cut(
+        self, keep: Callable[[Stamp], bool], begin: Stamp | None = None, through: int = -1
+    ) -> None:
         """Put a log with some determinants, in a new file, in the place of this one.
 
         ``begin`` says that what was before this stamp is gone; None: it begins where it did.
+        ``through`` says that nothing that has to do with epochs up to this one is missing.
         """
         with self._lock:
             began, diffs = self.read()
+            through = max(through, self.through())
             began = began if begin is None else max(began, begin)
             kept = [to_plain(diff) for diff in diffs if keep(diff[0].stamp)]
             self._close()
             if not kept and not began and not self.path.exists():
                 return
-            temporary = self.path.with_suffix(".tmp")
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            records = _record(began) + _record({_THROUGH: through})
             try:
-                records = _record(began) + (_record(kept) if kept else b"")
-                rest = memoryview(records)
-                while len(rest):
-                    rest = rest[os.write(descriptor, rest) :]
-                if self._sync:
-                    os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            os.replace(temporary, self.path)
+                self._replace(records + (_record(kept) if kept else b""))
+            except FileNotFoundError as error:
+                raise PeerError(f"{self.path} belongs to a later incarnation") from error
+
+    def _replace(self, records: bytes) -> None:
+        temporary = self.path.with_suffix(".tmp")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            rest = memoryview(records)
+            while len(rest):
+                rest = rest[os.write(descriptor, rest) :]
             if self._sync:
-                sync_directory(self.path.parent)
-            self.size_bytes = len(records)
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, self.path)
+        if self._sync:
+            sync_directory(self.path.parent)
+        self.size_bytes = len(records)
 
     def close(self) -> None:
         """Close the file; a later append opens it again."""
@@ -126,9 +145,10 @@ def _record(plain: object) -> bytes:
     return _HEAD.pack(len(body), zlib.crc32(body)) + body
 
 
-def _parse(data: bytes, path: Path) -> tuple[Stamp, tuple[Diff, ...], int]:
-    """Where the log begins, its determinants, and the length of its whole records."""
+def _parse(data: bytes, path: Path) -> tuple[Stamp, tuple[Diff, ...], int, int]:
+    """Where the log begins, its determinants, the length of its whole records, ``through``."""
     begin: Stamp = ZERO
+    through = -1
     diffs: list[Diff] = []
     at = 0
     while at + _HEAD.size <= len(data):
@@ -142,9 +162,11 @@ def _parse(data: bytes, path: Path) -> tuple[Stamp, tuple[Diff, ...], int]:
                 )
             break
         plain = msgpack.unpackb(body, use_list=False)
-        if not plain or isinstance(plain[0], int):
+        if isinstance(plain, dict):
+            through = plain[_THROUGH]
+        elif not plain or isinstance(plain[0], int):
             begin = plain
         else:
             diffs += map(diff_from, plain)
         at = end
-    return begin, tuple(diffs), at
+    return begin, tuple(diffs), at, through

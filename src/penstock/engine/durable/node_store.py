@@ -9,7 +9,6 @@ reported as durable.  Logs go on in new files, so what the old one appends later
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import re
@@ -30,10 +29,10 @@ from penstock.engine.durable.checkpoint_file import (
     write_checkpoint,
 )
 from penstock.engine.durable.determinants import DeterminantLog
-from penstock.engine.store_log import sync_directory, write_durably
-from penstock.errors import PeerError, TransientError
+from penstock.engine.store_log import StoreLog, sync_directory
+from penstock.errors import PeerError, SettingsError, TransientError
 
-__all__ = ["Beginnings", "NodeStore", "fence", "read_stored"]
+__all__ = ["Beginnings", "NodeStore", "fence", "read_stored", "stored_incarnation"]
 
 log = logging.getLogger(__name__)
 
@@ -123,6 +122,8 @@ class NodeStore:
         try:
             return read_checkpoint(path)
         except (DamagedError, FileNotFoundError) as error:
+            if not self.path.exists():
+                raise self._fenced() from error
             with contextlib.suppress(OSError):
                 os.replace(path, path.with_suffix(".damaged"))
             raise TransientError(
@@ -158,17 +159,18 @@ class NodeStore:
         if before and len(epochs) > at_least:
             self.drop_before(min(before[-1], list(epochs)[-at_least]))
 
-    def roll_back(self, key: int, trim: Stamp) -> None:
+    def roll_back(self, key: int, trim: Stamp, through: int = -1) -> None:
         """The node starts from a checkpoint (0: its initial state): what came after it is void.
 
-        That it was there is remembered: others may have forgotten what came before it.
+        That it was there is remembered: others may have forgotten what came before it.  So is that
+        the determinants of steps up to epoch ``through`` were there, or not needed.
         """
         for newer in self.keys():
             if newer > key:
                 path = self.checkpoint_path(newer)
                 os.truncate(path, 0)
                 os.replace(path, path.with_suffix(".void"))
-        self.truncate_determinants(trim)
+        self._log.cut(lambda stamp: stamp <= trim, through=through)
 
     # -- determinants ----------------------------------------------------------------------------
 
@@ -179,6 +181,10 @@ class NodeStore:
     def truncate_determinants(self, after: Stamp) -> None:
         """Forget the determinants of later steps."""
         self._log.cut(lambda stamp: stamp <= after)
+
+    def through(self) -> int:
+        """Up to which epoch no determinant is missing, whatever is in the log."""
+        return self._log.through()
 
     def determinants(self) -> tuple[Stamp, tuple[Diff, ...]]:
         """Where the log begins (``ZERO``: at the beginning of everything), and what is in it."""
@@ -218,7 +224,7 @@ def fence(
     """
     folder = _folder(directory, stage, shard)
     folder.mkdir(parents=True, exist_ok=True)
-    there = sorted(int(name) for name in os.listdir(folder) if name.isdigit())
+    there = _incarnations(folder)
     if there and there[-1] > incarnation:
         raise PeerError(
             f"the store of {stage}[{shard}] belongs to incarnation {there[-1]} already, so it "
@@ -235,6 +241,18 @@ def fence(
         if name.endswith(".tmp"):
             (path / name).unlink(missing_ok=True)
     DeterminantLog(path / "determinants.log", sync).cut(lambda stamp: True)
+
+
+def stored_incarnation(directory: str | os.PathLike[str], stage: str, shard: int) -> int:
+    """The incarnation that a node's store belongs to; 0: it has none yet."""
+    try:
+        return max(_incarnations(_folder(directory, stage, shard)), default=0)
+    except FileNotFoundError:
+        return 0
+
+
+def _incarnations(folder: Path) -> list[int]:
+    return sorted(int(name) for name in os.listdir(folder) if name.isdigit())
 
 
 def read_stored(
@@ -254,7 +272,7 @@ def read_stored(
     store = NodeStore(directory, stage, shard, incarnation)
     begin, determinants = store.determinants()
     saved: list[Saved] = []
-    if begin == ZERO and store.name not in Beginnings(directory).gone():
+    if begin == ZERO and not Beginnings(directory).is_gone(store.name):
         initial = Report(
             node,
             clock=dict.fromkeys(parents, Position()),
@@ -268,7 +286,7 @@ def read_stored(
             saved.append(Saved(key, read_report(path)))
         except (DamagedError, FileNotFoundError) as error:
             log.warning("node %s: checkpoint %s is left out: %s", store.name, path, error)
-    return Stored(tuple(saved), determinants)
+    return Stored(tuple(saved), determinants, through=store.through())
 
 
 class Beginnings:
@@ -279,34 +297,39 @@ class Beginnings:
     """
 
     def __init__(self, directory: str | os.PathLike[str], sync: bool = False) -> None:
-        self._path = Path(directory) / "state" / "begun.json"
-        self._sync = sync
+        self._log = StoreLog(Path(directory) / "state" / "begun.log", sync)
         self._known: frozenset[str] | None = None
+        self._all = False
+        """The record is damaged: nobody may start from the beginning, to be on the safe side."""
 
-    def gone(self) -> frozenset[str]:
-        """The names of these nodes."""
-        if self._known is None:
-            try:
-                self._known = frozenset(json.loads(self._path.read_text()))
-            except FileNotFoundError:
-                self._known = frozenset()
-        return self._known
+    def is_gone(self, name: str) -> bool:
+        """Whether a node's initial state is of no use any more."""
+        return name in self._gone() or self._all
 
     def forget(self, names: Iterable[str]) -> None:
         """The initial states of some nodes are of no use from now on; doing it again is free."""
-        known = self.gone()
+        known = self._gone()
         all_names = known.union(names)
-        if len(all_names) == len(known):
-            return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        data = json.dumps(sorted(all_names)).encode()
-        if self._sync:
-            write_durably(self._path, data)
-        else:
-            temporary = self._path.with_suffix(".tmp")
-            temporary.write_bytes(data)
-            os.replace(temporary, self._path)
-        self._known = all_names
+        if len(all_names) > len(known):
+            self._log.replace([{"gone": sorted(all_names)}])
+            self._known = all_names
+
+    def _gone(self) -> frozenset[str]:
+        if self._known is None:
+            found: list[str] = []
+            try:
+                for record in self._log.read():
+                    found += record["gone"]
+                self._all = not found and self._log.path.exists()
+            except SettingsError:
+                self._all = True
+            if self._all:
+                log.warning(
+                    "%s is damaged: no node starts from its initial state, where it has one",
+                    self._log.path,
+                )
+            self._known = frozenset(found)
+        return self._known
 
 
 def _folder(directory: str | os.PathLike[str], stage: str, shard: int) -> Path:

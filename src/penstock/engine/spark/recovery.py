@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -33,15 +33,16 @@ from penstock.core.machine.recovery import (
     RecoveryMachine,
     StartNode,
 )
+from penstock.core.progress.marks import EPOCH_END
 from penstock.core.rollback.watch import SpanWatch
 from penstock.engine.causal_source import cuts_of
 from penstock.engine.clock import now_us
-from penstock.engine.durable import Beginnings, fence, read_stored
+from penstock.engine.durable import Beginnings, fence, read_stored, stored_incarnation
 from penstock.engine.progress_hub import ProgressHub
 from penstock.engine.settings import RunSettings
 from penstock.engine.spark.recovery_place import RecoveryPlace
 from penstock.engine.store import BoundaryLog
-from penstock.engine.store_log import write_durably
+from penstock.engine.store_log import seen_epoch, write_durably
 from penstock.errors import HostLostError, PenstockError
 from penstock.physical import PhysicalPlan, PlannedStage
 from penstock.regimes import PAUSES, Regime
@@ -382,29 +383,38 @@ class Recovery:
 
     def _give_up(self, reason: str) -> None:
         """Causal recovery is impossible: everybody goes back to the last consistent checkpoint."""
+        reason = re.sub(
+            r"\bnode (\d+)", lambda found: f"node {self.plan.node_name(int(found[1]))}", reason
+        )
         if self.machine.failed == frozenset(self.graph.kinds):
-            raise PenstockError(f"the flow cannot be recovered: {reason}")
+            raise PenstockError(
+                f"the flow cannot be recovered: {reason}. Restore {self.directory} from a copy, or "
+                "start with a new checkpointLocation and empty output"
+            )
         log.warning("causal recovery is impossible (%s): the whole flow goes back", reason)
         self._work.extend(self.machine.lost(dict(self.machine.record.incarnations)))
 
     # -- the store -------------------------------------------------------------------------------
 
     def _read_record(self) -> Record:
-        fresh = dict.fromkeys(self.graph.kinds, 0)
+        """Which incarnation comes next; where the record is damaged, the nodes' folders know."""
+        fresh = {node: self._stored_incarnation(node) for node in self.graph.kinds}
         try:
             record: Record = record_from(json.loads(self._record_path.read_text()))
+            known = {node: max(fresh[node], record.incarnations.get(node, 0)) for node in fresh}
+            return Record(known, recoveries=int(record.recoveries))
         except FileNotFoundError:
             return Record(fresh)
-        return Record({**fresh, **record.incarnations}, recoveries=record.recoveries)
+        except (ValueError, TypeError, AttributeError) as error:
+            log.warning("%s is damaged and is made anew: %s", self._record_path, error)
+            return Record(fresh)
+
+    def _stored_incarnation(self, node: int) -> int:
+        chain = self.plan.chain_of_node(node)
+        return stored_incarnation(self.directory, chain.name, node - chain.first_node)
 
     def _persist(self, record: Record) -> None:
-        data = json.dumps(to_plain(record)).encode()
-        if self.sync:
-            write_durably(self._record_path, data)
-        else:
-            temporary = self._record_path.with_suffix(".tmp")
-            temporary.write_bytes(data)
-            os.replace(temporary, self._record_path)
+        write_durably(self._record_path, json.dumps(to_plain(record)).encode(), self.sync)
 
     def _fence_store(self, incarnations: Mapping[int, int]) -> None:
         lows = self.lows()
@@ -426,7 +436,8 @@ class Recovery:
         chain = self.plan.chain_of_node(node)
         kind = self.graph.kinds[node]
         if kind is Kind.SOURCE:
-            return Stored(cuts=cuts_of(self._boundaries(node).read()))
+            records = self._boundaries(node).read()
+            return Stored(cuts=cuts_of(records), through=seen_epoch(records))
         if kind is Kind.STATELESS:
             return Stored()
         if kind is Kind.SINK:
@@ -441,7 +452,7 @@ class Recovery:
             self.graph.parents[node],
         )
         if self._purges:
-            return Stored(checkpoints=found.checkpoints[:1])
+            return Stored(checkpoints=found.checkpoints[:1], through=EPOCH_END)
         return found
 
     def _has_published(self, stage: PlannedStage, shard: int) -> int:

@@ -220,7 +220,7 @@ def _resume_point(plan: PhysicalPlan, store: FlowStore | None, forgets: bool) ->
         if chain.is_source:
             for shard in range(chain.shards):
                 boundaries = store.boundaries(chain.stages[0].name, shard)
-                taken = boundaries.take_over(resume if forgets else None)
+                taken = boundaries.take_over(resume if forgets else None, reached=max(reached))
                 recorded += [record["epoch"] for record in taken]
     return resume, max(*recorded, *reached) + 1
 

@@ -39,6 +39,7 @@ class Store:
         self.staged: dict[int, dict[int, list[Row]]] = {}
         """(Sinks below unrepeatable nodes) complete epochs that are durable but not published."""
         self.determinants: dict[int, list[Diff]] = {}
+        self.through: dict[int, int] = {}
         self.checkpoints: dict[int, list[Kept]] = {}
         self._key = 0
         for node in graph.order:
@@ -77,7 +78,7 @@ class Store:
         """The checkpoint with a key."""
         return next(kept for kept in self.checkpoints[node] if kept.key == key)
 
-    def roll_back(self, node: int, key: int | None, trim: Stamp) -> None:
+    def roll_back(self, node: int, key: int | None, trim: Stamp, through: int) -> None:
         """A node starts from a checkpoint: newer ones and unbound determinants are void."""
         if node in self.checkpoints and key is not None:
             self.checkpoints[node] = [k for k in self.checkpoints[node] if k.key <= key]
@@ -85,6 +86,7 @@ class Store:
             self.staged[node] = {e: rows for e, rows in self.staged[node].items() if e <= key}
         if node in self.determinants:
             self.determinants[node] = [d for d in self.determinants[node] if d[0].stamp <= trim]
+            self.through[node] = max(through, self.through.get(node, -1))
 
     def forget(self, lows: Mapping[int, int]) -> None:
         """Drop checkpoints that no recovery asks for, and determinants before the oldest."""
@@ -127,5 +129,6 @@ class Store:
                 found[node] = Stored(
                     tuple(Saved(k.key, k.checkpoint.report) for k in self.checkpoints[node]),
                     tuple(self.determinants[node]),
+                    through=self.through.get(node, -1),
                 )
         return found

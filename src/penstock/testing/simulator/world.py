@@ -375,7 +375,8 @@ class World:
         elif old.writes:
             self.zombies.append(old)
             old.zombie = True
-        self.store.roll_back(effect.node, effect.start.checkpoint, effect.start.trim)
+        start = effect.start
+        self.store.roll_back(effect.node, start.checkpoint, start.trim, start.observed)
         if effect.node in self.shape.graph.units:
             self._begin_unit(effect)
         process = Process(
