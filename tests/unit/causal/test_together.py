@@ -149,11 +149,11 @@ def saved(node: int, epoch: int) -> Saved:
 
 
 STORED = {
-    0: Stored(),
+    0: Stored(through=8),
     1: Stored(tuple(saved(1, epoch) for epoch in (2, 5, 8))),
     2: Stored(tuple(saved(2, epoch) for epoch in (2, 5))),
     3: Stored((saved(3, 7),)),
-    4: Stored(),
+    4: Stored(through=8),
     5: Stored((saved(5, 1),)),
 }
 
