@@ -173,11 +173,19 @@ def test_small_records_that_are_damaged_are_named_and_done_without(
     assert any(f"{name} is damaged" in record.getMessage() for record in caplog.records)
 
 
-@pytest.mark.parametrize("path", ["sources/numbers/shard-00001.log", "state/numbered/00001/*/d*"])
-def test_a_log_that_lost_its_end_is_refused(copy: Path, path: str) -> None:
-    (log,) = (copy / "checkpoint").glob(path)
-    cut(log, 0.3)
-    with pytest.raises(PenstockError, match=r"end of its log is lost\. Restore"):
+def test_cuts_that_lost_their_end_are_refused(copy: Path) -> None:
+    cut(copy / "checkpoint" / "sources" / "numbers" / "shard-00001.log", 0.3)
+    with pytest.raises(PenstockError, match=r"numbers\[1\] end at .* its log is lost\. Restore"):
+        go_on(copy)
+
+
+def test_determinants_that_lost_their_end_are_refused(copy: Path) -> None:
+    folder = copy / "checkpoint" / "state" / "numbered" / "00001"
+    for newer in sorted(folder.glob("*/checkpoint-*.arrow"))[1:]:
+        cut(newer, 0.1)  # what is in a checkpoint is not missed
+    (log,) = folder.glob("*/determinants.log")
+    cut(log, 0.1)
+    with pytest.raises(PenstockError, match=r"numbered\[1\] end at .* its log is lost\. Restore"):
         go_on(copy)
 
 
