@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli import chaos as chaos_command
+from penstock.cli import drill as drill_command
 from penstock.cli import plan as plan_command
 from penstock.cli import simulate as simulate_command
 from penstock.cli.bench import bench_app
@@ -24,6 +25,7 @@ app = typer.Typer(
 app.command("plan")(plan_command.plan)
 app.command("chaos")(chaos_command.chaos)
 app.command("simulate")(simulate_command.simulate)
+app.command("drill")(drill_command.drill)
 app.add_typer(bench_app, name="bench")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]

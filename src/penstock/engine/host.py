@@ -77,6 +77,9 @@ class Host:
         self._turns: list[NodeRunner] = []
         """The nodes in the order in which they get their turns."""
         self._paused_until = 0.0
+        self._delays_s: dict[int, float] = {}
+        self._held_s: dict[int, float] = {}
+        """When nodes that are slowed down may work again."""
         self.transport = transport_factory(self)
 
     # -- called from other threads ---------------------------------------------------------------
@@ -143,6 +146,20 @@ class Host:
             if not runner.machine.is_source:
                 runner.region.extend(closed)
         self._look = True
+
+    def slow_down(self, delays_us: dict[int, int]) -> None:
+        """Let nodes wait so long after each batch; called in the loop's thread."""
+        self._delays_s = {node: us / 1_000_000 for node, us in delays_us.items()}
+        self._held_s = {}
+
+    def _held(self, node: int, worked: bool = False) -> bool:
+        """Whether a node waits; one that has just worked does."""
+        delay_s = self._delays_s.get(node)
+        if delay_s is None:
+            return False
+        if worked:
+            self._held_s[node] = time.monotonic() + delay_s
+        return time.monotonic() < self._held_s.get(node, 0.0)
 
     def start_sources(self) -> None:
         """Let the sources read; called in the loop's thread."""
@@ -226,10 +243,14 @@ class Host:
         try:
             for runner in list(self._turns):
                 if runner.queue and self._may_send(runner):
+                    if self._delays_s and self._held(runner.node):
+                        continue
                     started = time.perf_counter_ns()
                     self._next(runner)
                     runner.busy_ns += time.perf_counter_ns() - started
                     worked = True
+                    if self._delays_s:
+                        self._held(runner.node, worked=True)
         finally:
             self.transport.uncork()
         return worked
@@ -249,9 +270,12 @@ class Host:
             for runner in self._sources:
                 source = runner.source
                 if source is not None and not source.ended and self._may_send(runner):
+                    if self._delays_s and self._held(runner.node):
+                        continue
                     started = time.perf_counter_ns()
                     if source.step(now_us()):
                         worked = True
+                        self._held(runner.node, worked=True)
                     self._count(runner)
                     runner.busy_ns += time.perf_counter_ns() - started
         return worked
@@ -339,6 +363,8 @@ class Host:
     def _idle_s(self) -> float:
         """How long to wait for a message before a source has something to do again."""
         wait = 0.1
+        for until_s in self._held_s.values():
+            wait = min(wait, max(until_s - time.monotonic(), 0.001))
         if self._flowing:
             for runner in self._sources:
                 source = runner.source

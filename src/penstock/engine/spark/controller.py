@@ -105,6 +105,8 @@ class Controller(HostEvents):
         self.started_us = now_us()
         self.clock: EpochClock | None = None
         self.sink_latency_us: dict[str, int] = {}
+        self.delays_us: dict[int, int] = {}
+        """How long nodes wait after each batch, in a drill."""
         self.tracking = tracking_plan(plan, whole=settings.progress == "tracked")
         self.hub: ProgressHub | None = None
         if self.tracking is not None:
@@ -235,6 +237,13 @@ class Controller(HostEvents):
         if info is None or not info.address:
             raise TransientError(f"host {host} is not up yet: it cannot be killed", host=host)
         self.host.transport.control(host, {"kind": "kill"})
+
+    def slow_down(self, delays_us: dict[int, int]) -> None:
+        """Let nodes wait so long after each batch, wherever they run, for drills."""
+        kept = {**self.delays_us, **delays_us}
+        self.delays_us = {node: us for node, us in kept.items() if us}
+        self._tell_all({"kind": "slow", "delays_us": self.delays_us})
+        self.host.call(partial(self.host.slow_down, self.delays_us))
 
     def figures(self) -> dict[int, dict[str, Any]]:
         """The latest figures of every node."""
@@ -388,6 +397,7 @@ class Controller(HostEvents):
             "linger_us": self.settings.us("linger"),
             "welcome": None if self.hub is None else self.hub.welcome,
             "recovery": recovery is not None,
+            "delays_us": self.delays_us,
         }
         if recovery is not None:
             body |= recovery.assignment(self.settings) | {"stopping": self._stopping}

@@ -150,6 +150,8 @@ class _HostProcess:
             self.host.call(lambda: forget(self.host, self._agent, body))
         elif kind in ("fence", "start", "open", "plan", "settled"):
             self.host.call(lambda: self._recover(body))
+        elif kind == "slow":
+            self.host.call(lambda: self.host.slow_down(body["delays_us"]))
         elif kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif kind == "frontier":
@@ -171,6 +173,7 @@ class _HostProcess:
             self._agent.take(body)
 
     def _assign(self, body: dict[str, Any]) -> None:
+        self.host.slow_down(body["delays_us"])
         self.host.on_progress = lambda flush, gates: self._tell(
             {
                 "kind": "progress",

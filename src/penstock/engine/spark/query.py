@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.core.machine.controller import Phase
 from penstock.core.plan import Method, Plan
+from penstock.durations import Duration
 from penstock.engine.clock import now_us
 from penstock.engine.control import ControlServer
 from penstock.engine.settings import RunSettings
 from penstock.engine.spark.controller import Controller
+from penstock.engine.spark.drills import Drills
 from penstock.engine.spark.host_task import DRIVER
 from penstock.engine.spark.live_plan import LivePlan
 from penstock.engine.spark.requests import serve
@@ -79,6 +81,7 @@ class FlowQuery:
         self._settings = settings
         self._store = store
         self._control: ControlServer | None = None
+        self._drills = Drills(self)
         self._recent: deque[FlowProgress] = deque(maxlen=RECENT)
         self._listeners: list[FlowListener] = []
         self._ended = threading.Event()
@@ -174,6 +177,7 @@ class FlowQuery:
 
     def stop(self) -> None:
         """Drain what is under way and end; returns when all hosts are gone."""
+        self._drills.close()
         self._controller.stop()
         if self._ended.wait(STOP_S):
             self._told.wait(TOLD_S)
@@ -308,6 +312,22 @@ class FlowQuery:
         self._controller.kill(found["host"])
         return {key: found[key] for key in ("node", "name", "host", "pid")}
 
+    def freeze(self, node: int | str, seconds: float | None = None) -> list[dict[str, Any]]:
+        """Stop the process that runs a node (or all nodes of a stage), as a drill.
+
+        It goes on after ``seconds``, or when ``unfreeze`` is called; one that is silent for longer
+        than ``hostTimeout`` is replaced.
+        """
+        return self._drills.freeze(node, seconds)
+
+    def unfreeze(self, node: int | str | None = None) -> list[dict[str, Any]]:
+        """Let a frozen process go on; without a node, all of them."""
+        return self._drills.unfreeze(node)
+
+    def slow(self, node: int | str, delay: Duration) -> list[dict[str, Any]]:
+        """Let a node (or all of a stage) wait after each batch, as a drill; 0 ends it."""
+        return self._drills.slow(node, delay)
+
     def severConnections(self, host: int) -> None:
         """Break all connections of a host, as a drill; they are made again and nothing is lost."""
         self._controller.sever(host)
@@ -345,6 +365,7 @@ class FlowQuery:
 
     def _on_ended(self, error: PenstockError | None) -> None:
         self._error = error
+        self._drills.close()
         if self._control is not None:
             self._control.close()
         self._ended.set()

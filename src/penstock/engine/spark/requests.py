@@ -30,6 +30,11 @@ def serve(query: FlowQuery, store: FlowStore | None) -> ControlServer | None:
         server.register("nodes", method(query.nodes))
         server.register("recoveries", lambda _: query.recoveries)
         server.register("kill", method(query.kill, "node"))
+        drills = query._drills
+        server.register("crash", method(drills.crash, "target"))
+        server.register("freeze", method(drills.freeze, "target", "seconds"))
+        server.register("unfreeze", method(drills.unfreeze, "target"))
+        server.register("slow", method(drills.slow, "target", "delay"))
         server.register("sever", method(query.severConnections, "host"))
         server.register("stop", method(query.stop))
         server.start()
@@ -65,5 +70,6 @@ def _status(query: FlowQuery) -> dict[str, Any]:
         "runId": query.runId,
         **query.status,
         "hosts": query.hosts,
+        **query._drills.state(),
         "progress": None if progress is None else dict(progress),
     }

@@ -1,0 +1,58 @@
+"""A drill with real processes: frozen, woken up, killed while frozen."""
+
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from penstock import Flow
+from penstock.cli.drill import Drill
+from penstock.engine.control import find_driver
+from penstock.testing.processes import hosts_of, wait_gone, wait_until
+
+
+def test_hosts_are_frozen_woken_and_killed_and_nothing_is_lost(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def numbers(offset: int, n: int) -> pa.RecordBatch:
+        return pa.record_batch({"n": list(range(offset, offset + n))})
+
+    flow = Flow("drilled")
+    made = flow.generate(numbers, rate=2_000, rows=10_000, shards=1, name="made")
+    out = made.keyBy("n", shards=2).name("keyed").memory(name="out")
+    query = flow.start(spark, hosts=3, checkpointLocation=str(tmp_path / "store"))
+    wait_until(out.toPylist, 20, "rows")
+    drill = Drill(find_driver(str(tmp_path / "store")), quiet=True)
+    try:
+        [frozen] = drill.run("freeze keyed[0] 1")
+        process = hosts_of(query)[frozen["host"]]
+        assert process.pid == frozen["pid"]
+        wait_until(lambda: process.status() == psutil.STATUS_STOPPED, 5, "the freeze")
+        assert drill.run("status")["frozen"] == [frozen]
+        wait_until(lambda: process.status() != psutil.STATUS_STOPPED, 10, "its end after a second")
+        assert drill.run("status")["frozen"] == []
+        drill.run("freeze keyed[1]")
+        [killed] = drill.run("crash keyed[1]")
+        wait_gone([psutil.Process(killed["pid"])], 10)
+        drill.run("wait recovered 30")
+        drill.run("freeze keyed[0]")
+        assert drill.run("unfreeze keyed[0]")[0]["pid"] == process.pid
+        assert query.awaitTermination(60)
+    finally:
+        query.stop()
+    assert sorted(row["n"] for row in out.toPylist()) == list(range(10_000))
+
+
+def test_what_is_frozen_does_not_keep_a_flow_from_stopping(spark: SparkSession) -> None:
+    def numbers(offset: int, n: int) -> pa.RecordBatch:
+        return pa.record_batch({"n": list(range(offset, offset + n))})
+
+    flow = Flow("stopped")
+    flow.generate(numbers, rate=1_000, shards=1).keyBy("n", shards=1).name("keyed").memory()
+    query = flow.start(spark, hosts=2)
+    processes = hosts_of(query)
+    query.freeze("keyed[0]")
+    query.stop()
+    assert query.awaitTermination(20)
+    wait_gone(processes.values(), 20)
