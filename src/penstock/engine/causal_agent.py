@@ -6,7 +6,7 @@ it.  All of it happens in the host's loop, between two steps of its nodes.
     {"kind": "start", "nodes": [...], "placement": {...}}     start incarnations of nodes
     {"kind": "fence", "round": n, "incarnations": {...}, …}   refuse the old ones, report
     {"kind": "open", "edges": [...]}                          send again after a position, go on
-    {"kind": "plan", "orders": {...}}                         checkpoint so often from now on
+    {"kind": "plan", "orders": {...}}                         checkpoint so often, log or not
     {"kind": "settled"}                                       everybody is as good as any other
 """
 
@@ -142,7 +142,10 @@ class CausalAgent:
 
     def _ordered(self, runner: CausalRunner) -> None:
         """What the plan in force says of a node."""
-        runner.checkpoint_epochs = self.run["orders"]["epochs"].get(runner.node)
+        orders = self.run["orders"]
+        runner.checkpoint_epochs = orders["epochs"].get(runner.node)
+        if runner.node in orders["logged"]:
+            runner.causal.logged = orders["logged"][runner.node]
 
     def truncate(self, lows: dict[int, tuple[int, int]]) -> None:
         """No recovery goes back behind these epochs any more."""

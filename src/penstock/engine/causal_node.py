@@ -384,6 +384,7 @@ class CausalRunner(NodeRunner):
         return {
             "incarnation": self.machine.incarnation,
             "replaying": self.causal.replaying,
+            "logged": self.causal.logged,
             "log_bytes": log.bytes,
             "log_memory_bytes": log.memory_bytes,
             "checkpoint_epoch": self.checkpoint_epoch,

@@ -1,6 +1,7 @@
 """A running flow measures itself, is planned, and does what the plan says."""
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,10 +18,13 @@ from penstock.core.plan import Configuration, Operator, Plan, Topology, solve
 from penstock.engine.spark.live_plan import moved
 from penstock.errors import PenstockError, SettingsError
 from penstock.flow import Stream
+from penstock.stream import MemoryStream
 from penstock.testing.local import LocalQuery, start_local
 
 RATE = 10_000
 WAIT_S = 20.0
+EVERY = 5
+"""Epochs from one checkpoint to the next, where a test plans them."""
 
 
 def numbers(offset: int, n: int) -> pa.RecordBatch:
@@ -140,6 +144,90 @@ def configuration(plan: Plan, every_s: float) -> Configuration:
     return Configuration(plan.configuration.anchors, (1 / every_s,) * len(plan.topology))
 
 
+@contextmanager
+def pushing(source: MemoryStream) -> Iterator[list[int]]:
+    """Rows come as long as the block lasts; how many is noted, then they end."""
+    pushed, done = [0], threading.Event()
+
+    def push() -> None:
+        while not done.wait(0.05):
+            source.push(pa.Table.from_batches([numbers(pushed[0], RATE // 20)]))
+            pushed[0] += RATE // 20
+        source.close()
+
+    thread = threading.Thread(target=push)
+    thread.start()
+    try:
+        yield pushed
+    finally:
+        done.set()
+        thread.join(WAIT_S)
+
+
+def segments() -> tuple[Flow, MemoryStream, Any]:
+    """numbers (on the driver) -> marked -> firsts -> counts -> totals, all but one with state."""
+    flow = Flow("segments")
+    source = flow.memory(numbers(0, 0).schema, name="numbers")
+    marked = source.withWatermark("at", "0 seconds").name("marked")
+    firsts = marked.dropDuplicates(["n"], within="1 second")
+    window = F.window("at", "1 second")
+    counts = firsts.name("firsts").groupBy(window, "key").agg(F.count("*").alias("rows"))
+    totals = counts.name("counts").groupBy("key").agg(F.sum("rows").alias("total"))
+    return flow, source, totals.name("totals").memory()
+
+
+def restarted_by(query: LocalQuery, victim: str) -> set[str]:
+    """The stages that start again when a node's host is killed, a while after a checkpoint."""
+    before = len(query.recoveries)
+    node = next(one["node"] for one in query.nodes() if one["name"] == victim)
+    wait_for(lambda: (query._controller.figures()[node]["epoch"] + 1) % EVERY == 3, query)
+    query.kill(victim)
+    wait_for(lambda: query.recoveries[before:] and query.recoveries[-1]["work_s"], query)
+    return {name.partition("[")[0] for name in query.recoveries[-1]["restarted"]}
+
+
+def in_force(query: LocalQuery, logless: set[str]) -> bool:
+    """Whether just these stages have no log, and whoever has one has all that may be needed."""
+    recovery = query._controller.recovery
+    assert recovery is not None
+    names = {recovery.plan.chain_of_node(node).name for node in recovery.watch.logless}
+    figures = query._controller.figures()
+    told = {recovery.plan.chain_of_node(n).name for n, f in figures.items() if not f["logged"]}
+    return names == told == logless
+
+
+def test_who_sends_to_no_anchor_works_again_and_results_stay_exact(tmp_path: Path) -> None:
+    flow, source, out = segments()
+    options = {"hosts": 5, "progressInterval": "100 ms", "standby": 1}
+    with running(flow, checkpointLocation=str(tmp_path), **options) as query:
+        with pushing(source) as pushed:
+            plan = wait_for(lambda: query.plan(maxOverhead=0.5), query)
+            names = plan.topology.names
+            every = (10 / EVERY,) * len(names)
+
+            def anchored(*anchors: str) -> Plan:
+                chosen = frozenset(map(names.index, ("numbers", *anchors)))
+                return replace(plan, configuration=Configuration(chosen, every))
+
+            above = {"numbers", "marked", "firsts"}
+            query.apply(anchored("totals"))
+            wait_for(lambda: in_force(query, above | {"totals"}), query)
+            record = json.loads((tmp_path / "plan.json").read_text())
+            assert record["anchors"] == ["numbers", "totals"]
+            assert restarted_by(query, "counts[0]") == above | {"counts"}
+            assert restarted_by(query, "totals[0]") == {"totals"}
+            assert restarted_by(query, "firsts[0]") == above
+
+            query.apply(anchored("marked", "firsts", "counts", "totals"))
+            wait_for(lambda: in_force(query, {"totals"}), query)
+            assert restarted_by(query, "counts[0]") == {"counts"}
+        assert query.awaitTermination(WAIT_S)
+    totals: dict[int, int] = {}
+    for row in out.toPylist():
+        totals[row["key"]] = max(totals.get(row["key"], 0), row["total"])
+    assert totals == dict.fromkeys(range(50), pushed[0] // 50)
+
+
 def test_with_a_budget_a_flow_plans_by_itself(tmp_path: Path) -> None:
     flow, out = counting(rows=4 * RATE)
     options = {"maxOverhead": 0.1, "planInterval": "500 ms", "progressInterval": "100 ms"}
@@ -192,7 +280,7 @@ def test_a_damaged_plan_is_not_followed(tmp_path: Path, caplog: pytest.LogCaptur
     flow, _ = counting()
     (tmp_path / "plan.json").write_text('{"anchors": [], "epochs": {"counts": "often"}}')
     with running(flow, checkpointLocation=str(tmp_path)) as query:
-        assert query._controller.live_plan.orders == {"epochs": {}}  # type: ignore[union-attr]
+        assert query._controller.live_plan.orders["epochs"] == {}  # type: ignore[union-attr]
     assert "plan.json is not used" in caplog.text
 
 

@@ -80,6 +80,16 @@ class SpanWatch:
         self._kept: dict[int, list[int]] = {node: [-1] for node in self._number}
         self._changed: set[int] = set()
 
+    def with_logless(self, logless: frozenset[int]) -> SpanWatch:
+        """The same knowledge, where other nodes keep no log of what they sent.
+
+        Low-watermarks begin anew: they are those of now once checkpoints are there that fit.
+        """
+        other = SpanWatch(self.graph, logless)
+        other._kept = {node: list(epochs) for node, epochs in self._kept.items()}
+        other._changed = set(range(len(self._heads)))
+        return other
+
     # -- what becomes known ----------------------------------------------------------------------
 
     def stored(self, node: int, epochs: Iterable[int]) -> None:

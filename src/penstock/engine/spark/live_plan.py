@@ -2,8 +2,9 @@
 
 A plan (:mod:`penstock.core.plan`) says which operators are anchors and how often each checkpoints.
 Frequencies become numbers of epochs, and all nodes count from epoch 0: so the nodes of a segment
-have checkpoints of the same epochs without talking to each other.  What is in force is in the
-store, as ``plan.json``; a flow that is started again with the store begins with it.
+have checkpoints of the same epochs without talking to each other.  Who sends to an anchor keeps a
+log; who does not works again when a receiver is lost.  What is in force is in the store, as
+``plan.json``; a flow that is started again with the store begins with it.
 
 Everything here but :meth:`LivePlan.measured` and :meth:`LivePlan.plan` runs in the controller's
 thread.
@@ -16,7 +17,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,11 @@ from penstock.core.plan import Method, Plan, Topology, solve
 from penstock.engine.clock import now_us
 from penstock.engine.settings import RunSettings
 from penstock.engine.spark.meter import Meter
+from penstock.engine.spark.planned_logs import PlannedLogs
 from penstock.engine.spark.recovery import Recovery
 from penstock.engine.store_log import write_durably
 from penstock.errors import SettingsError, TransientError
+from penstock.regimes import Causal, Lazy
 
 __all__ = ["LivePlan"]
 
@@ -39,6 +42,8 @@ MATTERS = 0.02
 """… and was, or is, at least this share of the whole."""
 INTERVAL_S_MAX = 60.0
 """Logs are cut when checkpoints are taken, so they must be now and then."""
+STALE_S = 2.0
+"""Heartbeats are younger than this; a host that is silent for longer cannot be told either."""
 NAME = "plan.json"
 
 
@@ -53,11 +58,14 @@ class LivePlan:
         later: Callable[[Callable[[], None]], None],
     ) -> None:
         self.meter = Meter(recovery.plan, recovery.graph.kinds)
-        self.orders: dict[str, Any] = {"epochs": {}}
-        """What hosts are told: per node, the epochs from one checkpoint to the next."""
+        self.orders: dict[str, Any] = {"epochs": {}, "logged": {}}
+        """What hosts are told: per node, the epochs from one checkpoint to the next, and whether it
+        keeps a log of what it sent."""
+        self._logs = PlannedLogs(recovery)
         self._recovery = recovery
         self._path = Path(recovery.directory) / NAME
         self._epoch_s = settings.s("epochInterval")
+        self._slack = 2 + math.ceil(STALE_S / self._epoch_s)
         self._max_overhead = settings.maxOverhead
         self._interval_s = settings.s("planInterval")
         self._tell = tell
@@ -84,6 +92,9 @@ class LivePlan:
         now_s = time.monotonic()
         with self._lock:
             self.meter.observe(figures, now_s)
+        if self.orders["logged"] and self._logs.settle(figures, self._slack):
+            self.orders = {**self.orders, "logged": self._logged()}
+            self._tell({"kind": "plan", "orders": self.orders})
         if self._max_overhead is not None and now_s >= self._look_at_s and not self._planning:
             self._look_at_s = now_s + self._interval_s
             if self._recovery.machine.quiet and self._has_moved():
@@ -181,6 +192,7 @@ class LivePlan:
 
     def _order(self, every: Mapping[str, int], anchors: tuple[str, ...]) -> None:
         kinds = self._recovery.graph.kinds
+        self._logs.want(self._anchored(anchors))
         self.orders = {
             "epochs": {
                 node: every[operator.name]
@@ -188,8 +200,25 @@ class LivePlan:
                 for node in operator.nodes
                 # All nodes of a loop would have to change at the same epoch.
                 if kinds[node] in (Kind.STATEFUL, Kind.ORDERED) and not operator.is_loop
-            }
+            },
+            "logged": self._logged(),
         }
+
+    def _anchored(self, anchors: Collection[str]) -> dict[int, bool]:
+        """Per node that sends: whether it sends to an anchor, so that it must keep a log."""
+        plan = self._recovery.plan
+        operator_of = {c.index: one.name for one in self.meter.operators for c in one.chains}
+        found: dict[int, bool] = {}
+        for chain in plan.chains:
+            home = operator_of[chain.index]
+            below = {operator_of[link.target_chain] for link in plan.links_out_of(chain.index)}
+            below.discard(home)
+            if below and isinstance(chain.regime, Causal | Lazy):
+                found.update(dict.fromkeys(chain.nodes, not below.isdisjoint(anchors)))
+        return found
+
+    def _logged(self) -> dict[int, bool]:
+        return dict(self._logs.told)
 
     def _read(self) -> None:
         """A plan that was in force when the flow ended still is."""

@@ -227,6 +227,19 @@ class Recovery:
         """Nobody goes back behind this epoch."""
         return min((low for low, _ in self.lows().values()), default=-1)
 
+    def expect_logless(self, nodes: frozenset[int]) -> None:
+        """From now on keep what is needed if these nodes have no log of what they sent."""
+        if nodes != self.watch.logless:
+            self.watch = self.watch.with_logless(nodes)
+
+    def can_lose(self, nodes: frozenset[int]) -> bool:
+        """Whether these nodes may lose their logs now: checkpoints that fit each other are there.
+
+        They must be expected to.
+        """
+        self.watch.advance()
+        return all(self.watch.region_low(node) >= 0 for node in nodes)
+
     @property
     def with_state(self) -> list[int]:
         """The nodes that save checkpoints."""
