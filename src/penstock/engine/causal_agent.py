@@ -146,6 +146,7 @@ class CausalAgent:
         runner.checkpoint_epochs = orders["epochs"].get(runner.node)
         if runner.node in orders["logged"]:
             runner.causal.logged = orders["logged"][runner.node]
+            runner.remembers = runner.remembers or not runner.causal.logged
 
     def truncate(self, lows: dict[int, tuple[int, int]]) -> None:
         """No recovery goes back behind these epochs any more."""

@@ -255,9 +255,9 @@ class CausalRunner(NodeRunner):
         """
         if self.causal.newest >= EPOCH_END or self._writing:
             return False
-        planned = self.checkpoint_epochs
-        if planned is not None:
-            return (epoch + 1) // planned > (self.causal.completed_epoch + 1) // planned
+        if self.checkpoint_epochs is not None:
+            self.causal.checkpoint_every = self.checkpoint_epochs
+            return False  # the machine says when
         wait_s = 0.0 if calm else self.checkpoint_s
         return time.monotonic() >= self._checkpoint_at + wait_s
 

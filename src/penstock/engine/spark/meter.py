@@ -29,6 +29,9 @@ __all__ = ["Meter", "PlannedOperator", "StorageSpeed", "operators_of"]
 WINDOW_S = 30.0
 PRIOR_S = 86_400.0
 PROBE_BYTES = 1 << 20
+PROBES = 5
+FASTEST_S = 1e-11
+"""No store takes less for a byte."""
 RECENT = 256
 WEIGHT = 0.3
 """Of the newest checkpoint in the mean of a node's."""
@@ -104,20 +107,24 @@ class StorageSpeed:
         """Time for each byte, beyond the latency of a write."""
         size = sum(size for size, _ in self.writes)
         seconds = sum(max(0.0, seconds - self.latency_s) for _, seconds in self.writes)
-        return seconds / size if size else 0.0
+        return max(FASTEST_S, seconds / size) if size else 0.0
 
     def probe(self, directory: Path, sync: bool) -> None:
-        """Write a little and a lot to a store, and note what it took."""
+        """Write a little, a few times, and then a lot to a store; note what it took."""
         path = directory / f"probe-{uuid.uuid4().hex}"
         data = os.urandom(PROBE_BYTES)
+
+        def took_s(size: int) -> float:
+            began = time.perf_counter()
+            with open(path, "wb", buffering=0) as file:
+                file.write(data[:size])
+                if sync:
+                    os.fsync(file.fileno())
+            return time.perf_counter() - began
+
         try:
-            for size in (0, PROBE_BYTES):
-                began = time.perf_counter()
-                with open(path, "wb", buffering=0) as file:
-                    file.write(data[: max(1, size)])
-                    if sync:
-                        os.fsync(file.fileno())
-                self.wrote(size, time.perf_counter() - began)
+            self.wrote(0, min(took_s(1) for _ in range(PROBES)))
+            self.wrote(PROBE_BYTES, took_s(PROBE_BYTES))
         finally:
             path.unlink(missing_ok=True)
 
