@@ -2,6 +2,8 @@
 
 import json
 import time
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,12 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as SF
+from pyspark.sql.types import StructType
 
 from penstock import Flow
-from penstock.errors import FunctionError, SlotsError
+from penstock.connectors.spark_stage import SparkWork
+from penstock.engine.spark.frames import conformed
+from penstock.errors import FunctionError, SchemaError, SlotsError
 from penstock.testing.local import start_local
 from penstock.testing.processes import DriverScript, wait_until
 
@@ -199,3 +204,55 @@ def test_a_flow_that_leaves_no_slot_for_its_jobs_is_refused(spark: SparkSession)
     numbers.spark(sums, schema=SUMS, every=1, name="sums").memory()
     with pytest.raises(SlotsError, match="'sums' runs Spark jobs.*flow takes 6 of the session's 6"):
         flow.start(spark, hosts=6)
+
+
+def test_rows_of_many_types_come_through_a_job_unchanged(spark: SparkSession) -> None:
+    schema = pa.schema(
+        {
+            "n": pa.uint32(),  # a type that Spark has not: it becomes the next larger one
+            "at": pa.timestamp("us", "UTC"),
+            "local": pa.timestamp("us"),
+            "day": pa.date32(),
+            "words": pa.list_(pa.string()),
+            "price": pa.decimal128(10, 2),
+        }
+    )
+    row = {
+        "n": 4_000_000_000,
+        "at": datetime(2024, 2, 29, 12, 0, 0, 123_456, UTC),
+        "local": datetime(1969, 12, 31, 23, 59, 59, 999_999),
+        "day": date(2024, 2, 29),
+        "words": ["a", None],
+        "price": Decimal("12.34"),
+    }
+    back = StructType.fromDDL(
+        "price decimal(10,2), n bigint, at timestamp, local timestamp_ntz, day date, "
+        "words array<string>"
+    )
+    flow = Flow("types")
+    rows = flow.memory(schema)
+    out = rows.spark(lambda df: df, schema=back, every=1).memory()
+    rows.push([row, dict.fromkeys(row)])
+    rows.close()
+    assert start_local(flow, hosts=1).awaitTermination(60)
+    assert sorted(out.toPylist(), key=lambda row: row["n"] is None) == [
+        {name: row[name] for name in back.names},
+        dict.fromkeys(back.names),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        ("SELECT 1 AS k", "returned no column 'total'; it returned \\[k\\]"),
+        ("SELECT 1L AS k, 2 AS total", "column 'total' as int, expected bigint; cast it"),
+        ("SELECT 1L AS k, 2L AS total, 3 AS more", "column 'more' that schema=... does not name"),
+        (None, "returned NoneType; it must return a DataFrame"),
+    ],
+)
+def test_a_result_that_does_not_fit_the_schema_names_the_column(
+    spark: SparkSession, made: str | None, words: str
+) -> None:
+    work = SparkWork(sums, "k bigint, total bigint", 1, 0, "window")
+    with pytest.raises(SchemaError, match=f"stage 'fit': .*sums.* {words}"):
+        conformed(None if made is None else spark.sql(made), work, "fit")

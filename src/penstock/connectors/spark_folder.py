@@ -3,6 +3,7 @@
     <path>/input/epoch=N/part-SSSSS.parquet   completed epochs, published by the sink in front
     <path>/begun.json                         the range of epochs that was handed over last
     <path>/work/<run>/F-L/                    what one attempt reads and writes; nobody else looks
+    <path>/kept/F-L/part-....parquet          their rows, where later jobs are given them again
     <path>/results/F-L/part-....parquet       what became of epochs F to L: whole results only
     <path>/ended.json                         the input is used up, and this is the last result
 
@@ -68,8 +69,21 @@ class StageFolder:
 
     def forget(self, before: int) -> None:
         """Nobody will ask for the epochs before this one."""
+        self._drop(range(before))
+
+    def keep(self, epochs: Range, merged: Path) -> None:
+        """Put one folder in the place of those of a range's epochs."""
+        if not self._place("kept", epochs, merged):
+            shutil.rmtree(merged, ignore_errors=True)
+        self._drop(range(epochs.first, epochs.last + 1))
+
+    def kept(self) -> list[Range]:
+        """The ranges whose rows are merged."""
+        return self._ranges("kept")
+
+    def _drop(self, epochs: range) -> None:
         for epoch, folder in self.epochs().items():
-            if epoch < before:
+            if epoch in epochs:
                 shutil.rmtree(folder, ignore_errors=True)
 
     # -- ranges ----------------------------------------------------------------------------------
@@ -99,6 +113,8 @@ class StageFolder:
         for part in ("input", "results"):
             (self.path / part).mkdir(parents=True, exist_ok=True)
         shutil.rmtree(self.path / "work", ignore_errors=True)
+        for kept in self.kept():
+            self._drop(range(kept.first, kept.last + 1))
         (self.path / "ended.json").unlink(missing_ok=True)
 
     def workplace(self, run: str, epochs: Range, since: int) -> tuple[Path, Path]:
@@ -110,33 +126,49 @@ class StageFolder:
         shutil.rmtree(place, ignore_errors=True)
         rows = place / "rows"
         rows.mkdir(parents=True)
+        kept = [found for found in self.kept() if found.last >= since]
+        for found in kept:
+            for part in _files(self.path / "kept" / found.name):
+                _link(part, rows / f"{found.first:012d}-kept-{part.name}")
         for epoch, folder in self.epochs().items():
-            if since <= epoch <= epochs.last:
+            if since <= epoch <= epochs.last and not any(
+                found.first <= epoch <= found.last for found in kept
+            ):
                 for part in _files(folder):
                     _link(part, rows / f"{epoch:012d}-{part.name}")
         return rows, place / "result"
 
     def publish(self, epochs: Range, made: Path) -> bool:
         """Make a result durable, then visible; False if this range had one already."""
+        if not self._place("results", epochs, made):
+            return False
+        shutil.rmtree(made.parent, ignore_errors=True)
+        return True
+
+    def _place(self, where: str, epochs: Range, made: Path) -> bool:
+        """Make a folder of files durable and give it its name; False if there is such a one."""
         for part in list(made.iterdir()):
             if part.suffix == ".parquet":
                 _sync(part)
             else:
                 part.unlink()  # what Spark leaves beside its files
         sync_directory(made)
-        place = self.path / "results" / epochs.name
+        place = self.path / where / epochs.name
         if place.exists():
             return False
+        place.parent.mkdir(exist_ok=True)
         os.rename(made, place)
         sync_directory(place.parent)
-        shutil.rmtree(made.parent, ignore_errors=True)
         return True
 
     # -- results ---------------------------------------------------------------------------------
 
     def results(self) -> list[Range]:
         """The ranges with a result, in order."""
-        names = _names(self.path / "results")
+        return self._ranges("results")
+
+    def _ranges(self, where: str) -> list[Range]:
+        names = _names(self.path / where)
         return sorted(Range(int(m[1]), int(m[2])) for name in names if (m := _RANGE.match(name)))
 
     def parts(self, epochs: Range) -> list[Path]:

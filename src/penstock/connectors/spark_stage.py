@@ -182,19 +182,24 @@ class ResultsReader(Reader):
 
     def read(self, rows_max: int, now_us: int, until: Position = None) -> pa.RecordBatch | None:
         end = None if until is None else _key(until)
-        while end is None or _key(self.position()) < end:
-            if self._batch is None and not self._advance(end):
-                return None
+        taken: list[pa.RecordBatch] = []
+        room = rows_max
+        while room and (end is None or _key(self.position()) < end):
             if self._batch is None:
+                if not self._advance(end) or (taken and self._range is None):
+                    break  # a batch never has rows of two results
                 continue
-            n = min(rows_max, self._batch.num_rows)
+            n = min(room, self._batch.num_rows)
             if end is not None and end[:2] == (self._after, self._file):
                 n = min(n, end[2] - self._row)
-            taken = self._batch.slice(0, n)
+            taken.append(self._batch.slice(0, n))
             self._batch = self._batch.slice(n) if n < self._batch.num_rows else None
             self._row += n
-            return taken
-        return None
+            room -= n
+        return pa.concat_batches(taken) if taken else None
+
+    def epoch_ended(self) -> bool | None:
+        return None if self._range is None else False  # a result stays together
 
     def position(self) -> Position:
         return {"after": self._after, "file": self._file, "row": self._row}

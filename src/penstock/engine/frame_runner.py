@@ -44,6 +44,9 @@ class FrameJob(Protocol):
     def run(self, epochs: Range, rows: Path, result: Path) -> None:
         """Read the files in ``rows``, write those of the result; raise if that is impossible."""
 
+    def merge(self, rows: Path, merged: Path) -> None:
+        """Write the rows of many small files into few."""
+
     def cancel(self) -> None:
         """End what runs now, from another thread."""
 
@@ -76,7 +79,6 @@ class FrameRunner:
         self._attempt = 0
         self._jobs = self._failures = 0
         self._seconds: float | None = None
-        self._done = self._folder.done()
         self._due_s = 0.0
         self._failed_at = -1
         self._thread = thread(target=self._main, name=f"penstock-spark-{name}")
@@ -242,10 +244,18 @@ class FrameRunner:
                 with self._changed:
                     self._changed.wait_for(lambda: self._stopped, pause_s)
             else:
-                self._range, self._state, self._attempt = None, "waiting", 0
-                self.failure = None
-                self._next_due()
+                if not self._stopped:
+                    self._done_with(epochs)
                 return
+
+    def _done_with(self, epochs: Range) -> None:
+        """A range has its result."""
+        self._folder.forget(self._work.kept_from(epochs))
+        if self._work.keep == "all":
+            self._merge(epochs)
+        self._range, self._state, self._attempt = None, "waiting", 0
+        self.failure = None
+        self._next_due()
 
     def _try(self, epochs: Range) -> None:
         work, folder = self._work, self._folder
@@ -257,7 +267,22 @@ class FrameRunner:
         folder.publish(epochs, result)
         self._jobs += 1
         self._seconds = round(time.monotonic() - began, 3)
-        folder.forget(work.kept_from(epochs))
+
+    def _merge(self, epochs: Range) -> None:
+        """Rows that are kept for ever are kept in few files."""
+        rows, merged = self._folder.workplace(self._run_id, epochs, epochs.first)
+        try:
+            self._job.merge(rows, merged)
+        except Exception as error:
+            if not self._stopped:
+                log.warning(
+                    "stage %r: the rows of epochs %d to %d stay in many small files: %s",
+                    self.name,
+                    *epochs,
+                    _reason(error),
+                )
+        else:
+            self._folder.keep(epochs, merged)
 
     def _fail(self, error: PenstockError, ended: bool = False) -> None:
         self.failure = error

@@ -28,6 +28,7 @@ class Job:
         self.free = threading.Event()
         self.free.set()
         self.cancelled = 0
+        self.no_merge = False
 
     def begin(self) -> None:
         self.thread = threading.current_thread()
@@ -40,6 +41,12 @@ class Job:
             raise self.fails.pop(0) if self.fails else self.always or ValueError()
         result.mkdir()
         pq.write_table(table, result / "part-0.parquet")
+
+    def merge(self, rows: Path, merged: Path) -> None:
+        if self.no_merge:
+            raise OSError("no room")
+        merged.mkdir()
+        pq.write_table(pq.read_table(rows), merged / "part-0.parquet")
 
     def cancel(self) -> None:
         self.cancelled += 1
@@ -224,6 +231,21 @@ def test_rows_that_are_kept_are_given_again(make: Callable[..., Stage]) -> None:
     wait_until(lambda: stage.work.folder.done() == 5, 10, "the results")
     assert [rows for _, rows in stage.job.calls] == [[0, 1], [1, 2, 3], [3, 4, 5]]
     wait_until(lambda: list(stage.work.folder.epochs()) == [4, 5], 10, "what is forgotten")
+
+
+@pytest.mark.parametrize("no_merge", [False, True], ids=["merged", "not_merged"])
+def test_all_rows_are_given_again_and_kept_in_one_place(
+    make: Callable[..., Stage], no_merge: bool
+) -> None:
+    stage = make(2, keep="all")
+    stage.job.no_merge = no_merge
+    stage.start()
+    stage.publish(*range(6))
+    wait_until(lambda: stage.work.folder.done() == 5, 10, "the results")
+    assert [rows for _, rows in stage.job.calls] == [[0, 1], [0, 1, 2, 3], [0, 1, 2, 3, 4, 5]]
+    if not no_merge:
+        wait_until(lambda: not stage.work.folder.epochs(), 10, "the last merge")
+        assert stage.work.folder.kept() == [(0, 1), (2, 3), (4, 5)]
 
 
 def test_a_folder_that_cannot_be_used_ends_the_flow(make: Callable[..., Stage]) -> None:

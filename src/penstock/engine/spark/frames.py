@@ -198,6 +198,10 @@ class SparkJob:
         checked = conformed(made, work, self._stage)
         checked.write.mode("overwrite").parquet(result.as_uri())
 
+    def merge(self, rows: Path, merged: Path) -> None:
+        """Rewrite rows that later calls are given again."""
+        self._frame(rows).coalesce(1).write.parquet(merged.as_uri())
+
     def _frame(self, rows: Path) -> DataFrame:
         reader = self._spark.read
         if self._work.input_schema is not None:
