@@ -22,7 +22,7 @@ from penstock.errors import FunctionError, SchemaError, SlotsError
 from penstock.testing.local import start_local
 from penstock.testing.processes import DriverScript, wait_until
 
-ROWS = 60_000
+ROWS = 40_000
 
 
 def make(offset: int, n: int) -> pa.RecordBatch:
@@ -244,7 +244,7 @@ def test_rows_of_many_types_come_through_a_job_unchanged(spark: SparkSession) ->
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        ("SELECT 1 AS k", "returned no column 'total'; it returned \\[k\\]"),
+        ("SELECT 1L AS k", "returned no column 'total'; it returned \\[k\\]"),
         ("SELECT 1L AS k, 2 AS total", "column 'total' as int, expected bigint; cast it"),
         ("SELECT 1L AS k, 2L AS total, 3 AS more", "column 'more' that schema=... does not name"),
         (None, "returned NoneType; it must return a DataFrame"),
