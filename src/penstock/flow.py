@@ -14,7 +14,8 @@ that wrote it.  Nothing runs before :meth:`Flow.start`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from penstock.guarantees import guarantees_of
 from penstock.loops import Loop
 from penstock.operators import user_vertex
 from penstock.operators.base import Operator, SourceOperator
+from penstock.regimes import Regime, checked_regime
 from penstock.stage import Input, Stage, checked_name, free_name, where_is
 from penstock.stream import GroupedStream, MemoryStream, Stream
 from penstock.vertex import Vertex
@@ -57,6 +59,7 @@ class Flow:
         self.modules: list[ModuleType] = []
         """Modules of the user's that hosts may not have: what comes from them travels whole."""
         self._loops: list[Loop] = []
+        self._regime: Regime | None = None
 
     def __repr__(self) -> str:
         return f"Flow({self.name!r}, {len(self.stages)} stages)"
@@ -136,6 +139,15 @@ class Flow:
         operator = user_vertex.UserVertex(factory, tuple(outputs), partitionBy)
         stream = self._stage(operator, inputs, name=name, shards=shards)
         return tuple(Stream(self, stream._stage, port) for port in range(len(outputs)))
+
+    @contextmanager
+    def regime(self, regime: Regime) -> Iterator[None]:
+        """Choose how stages survive the loss of a host, for all that are made in the block."""
+        before, self._regime = self._regime, checked_regime(regime, "flow.regime")
+        try:
+            yield
+        finally:
+            self._regime = before
 
     def loop(
         self,
@@ -228,6 +240,7 @@ class Flow:
             shards=shards,
             named=name is not None,
             loop=context,
+            regime=self._regime,
         )
         self.stages.append(stage)
         return Stream(self, stage, 0)

@@ -357,14 +357,21 @@ class Stream:
         writer.to(parquet.ParquetCommit(path), name=f"{writer._stage.name}_commit")
 
     def toTable(
-        self, name: str, *, path: str | None = None, keep: int = published.KEEP
+        self,
+        name: str,
+        *,
+        newest: str | None = None,
+        path: str | None = None,
+        keep: int = published.KEEP,
     ) -> published.PublishedTable:
         """A table that others look up: each epoch that has rows is a version, the whole table.
 
-        It is kept in the flow's store, or in ``path``; the newest ``keep`` versions stay.
+        Of an epoch's rows only those with the greatest value in the column ``newest`` count, if one
+        is named (a window, say).  The table is in the flow's store, or in ``path``; the newest
+        ``keep`` versions stay.
         """
         table = published.PublishedTable(checked_name(name, "table"), self.schema, path)
-        self.to(published.TableWrite(table, keep), name)
+        self.to(published.TableWrite(table, keep, newest), self._flow._free_name(f"{name}_table"))
         return table
 
     def database(

@@ -195,6 +195,8 @@ class Database(Sink):
                     column=name,
                     epoch=epoch,
                 )
+        # Copied: Arrow's query engine complains of buffers that lie as they came over the wire.
+        rows = rows.take(pa.array(range(rows.num_rows)))
         grouped = rows.group_by(list(self.key), use_threads=False)
         if not self.add:
             return self._unique(rows, grouped, epoch)

@@ -21,11 +21,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.connectors.base import Kept, Sink
 from penstock.engine.store_log import sync_directory
 from penstock.errors import SettingsError, SinkError, SourceError
 from penstock.operators.base import Exchange, Single
+from penstock.operators.columns import require_column
 from penstock.paths import local_path
 from penstock.vertex import Time, Vertex
 
@@ -112,10 +114,13 @@ class TableWrite(Sink, Kept):
     kind = "table"
     durable = True
 
-    def __init__(self, table: PublishedTable, keep: int = KEEP) -> None:
+    def __init__(self, table: PublishedTable, keep: int = KEEP, newest: str | None = None) -> None:
         if keep < 2:
             raise SettingsError(f"toTable: keep at least 2 versions, got {keep!r}")
+        if newest is not None:
+            require_column(table.schema, newest, "toTable: newest")
         self.table = table
+        self.newest = newest
         self.keep = keep
         self.sync = True
 
@@ -145,6 +150,13 @@ class TableWrite(Sink, Kept):
     def committed(self) -> int | None:
         return self.table.newest() if self.table.placed else None
 
+    def chosen(self, rows: pa.Table) -> pa.Table:
+        """Those rows of an epoch that make the version."""
+        if self.newest is None:
+            return rows.combine_chunks()
+        values = rows[self.newest]
+        return rows.filter(pc.equal(values, pc.max(values))).combine_chunks()
+
     def vertex(self) -> Vertex:
         return _TableVertex(self)
 
@@ -167,7 +179,7 @@ class _TableVertex(Vertex):
         batches.append(batch)
 
     def onNotify(self, time: Time) -> None:
-        rows = pa.Table.from_batches(self._open.pop(time.epoch)).combine_chunks()
+        rows = self._write.chosen(pa.Table.from_batches(self._open.pop(time.epoch)))
         if self._publish(time.epoch, rows):
             self.count("versions_published", 1)
             self.count("rows_published", rows.num_rows)

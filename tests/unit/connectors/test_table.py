@@ -69,6 +69,15 @@ def test_old_versions_go_and_a_reader_is_told(table: PublishedTable) -> None:
         TableWrite(table, keep=1)
 
 
+def test_only_the_newest_window_of_an_epoch_counts(table: PublishedTable) -> None:
+    node = Harness(TableWrite(table, newest="price"))
+    node.recv(prices((1, 5), (2, 6), (3, 6)), 0)
+    node.complete(0)
+    assert table.read()["item"].to_pylist() == [2, 3]
+    with pytest.raises(SchemaError, match="no column 'window'"):
+        TableWrite(table, newest="window")
+
+
 def test_rows_see_the_version_that_was_noted(table: PublishedTable) -> None:
     published(table, 3, 7)
     noted = Harness(AsOf([table]))
