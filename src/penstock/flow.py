@@ -60,6 +60,7 @@ class Flow:
         """Modules of the user's that hosts may not have: what comes from them travels whole."""
         self._loops: list[Loop] = []
         self._regime: Regime | None = None
+        self._part: str | None = None
 
     def __repr__(self) -> str:
         return f"Flow({self.name!r}, {len(self.stages)} stages)"
@@ -141,13 +142,20 @@ class Flow:
         return tuple(Stream(self, stream._stage, port) for port in range(len(outputs)))
 
     @contextmanager
-    def regime(self, regime: Regime) -> Iterator[None]:
-        """Choose how stages survive the loss of a host, for all that are made in the block."""
-        before, self._regime = self._regime, checked_regime(regime, "flow.regime")
+    def part(self, name: str, regime: Regime | None = None) -> Iterator[None]:
+        """A part of the flow: the stages that are made in the block.
+
+        They share a regime, if one is given, and run on hosts of their own when there are at least
+        as many hosts as parts: a host that is lost touches one part only.
+        """
+        before = self._part, self._regime
+        self._part = checked_name(name, "part")
+        if regime is not None:
+            self._regime = checked_regime(regime, f"part {name!r}")
         try:
             yield
         finally:
-            self._regime = before
+            self._part, self._regime = before
 
     def loop(
         self,
@@ -241,6 +249,7 @@ class Flow:
             named=name is not None,
             loop=context,
             regime=self._regime,
+            part=self._part,
         )
         self.stages.append(stage)
         return Stream(self, stage, 0)

@@ -10,8 +10,9 @@ that it needs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from pathlib import Path
 
 import pyarrow as pa
@@ -109,6 +110,7 @@ class Chain:
     """The loops around it, outermost first."""
     regime: Regime = field(default_factory=Causal)
     pause: str = "normal"
+    part: str | None = None
 
     @property
     def is_source(self) -> bool:
@@ -184,9 +186,12 @@ class PhysicalPlan:
                     stage.operator.keep_in(directory, sync)
 
     def place(self, hosts: Sequence[int], driver: int) -> dict[int, int]:
-        """Spread the nodes over hosts: forward neighbours together, shards of a chain apart."""
+        """Spread the nodes over hosts: forward neighbours together, shards of a chain apart.
+
+        Parts of a flow (:meth:`Flow.part`) have hosts of their own, where there are enough.
+        """
         placed: dict[int, int] = {}
-        turn = 0
+        turns = self._turns(hosts)
         for chain in self.chains:
             near = self._neighbour(chain)
             for shard, node in enumerate(chain.nodes):
@@ -195,9 +200,25 @@ class PhysicalPlan:
                 elif near is not None:
                     placed[node] = placed[near.first_node + shard % near.shards]
                 else:
-                    placed[node] = hosts[turn % len(hosts)]
-                    turn += 1
+                    placed[node] = next(turns[chain.part])
         return placed
+
+    def _turns(self, hosts: Sequence[int]) -> dict[str | None, Iterator[int]]:
+        """Per part the hosts that take its nodes in turn."""
+        wanted: dict[str | None, int] = {}
+        for chain in self.chains:
+            if not chain.on_driver and self._neighbour(chain) is None:
+                wanted[chain.part] = wanted.get(chain.part, 0) + chain.shards
+        if len(wanted) > len(hosts):
+            return dict.fromkeys(wanted, cycle(hosts))
+        dealt: dict[str | None, list[int]] = {part: [] for part in wanted}
+        for number, host in enumerate(hosts):
+            parts = list(wanted)
+            if number >= len(parts):  # whoever has the most nodes to a host
+                parts = sorted(parts, key=lambda part: len(dealt[part]) / wanted[part])
+                number = 0
+            dealt[parts[number]].append(host)
+        return {part: cycle(own) for part, own in dealt.items()}
 
     def _neighbour(self, chain: Chain) -> Chain | None:
         """The chain whose nodes it is best placed with, if there is one."""
@@ -205,6 +226,7 @@ class PhysicalPlan:
         follows = _followed(chain.stages[0].operator, self.chains)
         if follows is not None:
             return follows
+        into = [link for link in into if self.chains[link.source_chain].part == chain.part]
         if chain.sinks and chain.shards == 1 and len(into) == 1:
             # A sink that gathers from several: with the first of them, unless that is busy reading.
             parent = self.chains[into[0].source_chain]
@@ -282,6 +304,7 @@ def _with_combiners(stages: Sequence[Stage]) -> list[Stage]:
                 named=False,
                 regime=origin.stage.regime,
                 pause=origin.stage.pause,
+                part=origin.stage.part,
             )
             result.append(combine)
             inputs = (Input(combine, 0, operator.exchanges(outputs)[0]),)
@@ -355,7 +378,7 @@ def _fuse(stages: Sequence[Stage]) -> dict[Stage, Stage]:
             and len(readers[parent, source.port]) == 1
             and _on_driver(parent) == _on_driver(stage)
             and stage.shards in (None, head.shards)
-            and stage.regime == head.regime
+            and (stage.regime, stage.part) == (head.regime, head.part)
             and not stage.operator.apart
             and (not kept or keeps[head] in ("", kept))
             and not (isinstance(head.operator, SourceOperator) and (kept or _varies(stage)))
@@ -418,6 +441,7 @@ def _lay_out(
                 _loops(head.loop),
                 regime_of(head, default),
                 pause_of(run),
+                head.part,
             )
         )
         next_node += shards

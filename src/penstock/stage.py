@@ -50,6 +50,8 @@ class Stage:
     regime: Regime | None = None
     """How its nodes survive; None: as the flow says."""
     pause: str = "normal"
+    part: str | None = None
+    """The part of the flow that it belongs to, if that has parts."""
     guarantee: Guarantee | None = None
     """What the user wants promised of its rows; None: what the stages behind it need."""
 

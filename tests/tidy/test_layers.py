@@ -18,6 +18,7 @@ MAY_IMPORT_SPARK = (
     "penstock.engine.spark",
     "penstock.cli",
     "penstock.testing",
+    "penstock.demos.adserving",  # its Spark job is what a user would write
     "penstock.errors",  # the one border where foreign errors are mapped
 )
 

@@ -13,6 +13,7 @@ from penstock.errors import GraphError, SettingsError
 from penstock.flow import Stream
 from penstock.operators.base import Forward, Hash, Single
 from penstock.physical import PhysicalPlan, physical_plan
+from penstock.regimes import Lazy
 from penstock.vertex import Time, Vertex
 
 SCHEMA = pa.schema({"n": pa.int64(), "k": pa.string(), "t": pa.timestamp("us")})
@@ -317,3 +318,26 @@ def test_a_window_behind_a_union_needs_a_watermark_on_every_input() -> None:
     with pytest.raises(GraphError, match="withWatermark"):
         planned(lambda f: build(f, both=False))
     assert planned(lambda f: build(f, both=True))
+
+
+def test_parts_have_hosts_of_their_own_where_there_are_enough() -> None:
+    flow = Flow()
+    with flow.part("one"):
+        first = flow.memory(pa.schema({"n": pa.int64()}), name="first").keyBy("n", shards=3)
+        first.name("a").memory(name="kept")
+    with flow.part("other", Lazy(every=5)):
+        second = first.filter("n > 0").name("b").keyBy("n", shards=2).name("c")
+        second.memory(name="also")
+    plan = physical_plan(flow, 2)
+    chains = {chain.name: chain for chain in plan.chains}
+    assert [chains[name].part for name in ("a", "b", "c")] == ["one", "other", "other"]
+    assert chains["b"].regime == chains["c"].regime == Lazy(every=5)
+
+    def hosts_of(placed: dict[int, int], *names: str) -> set[int]:
+        return {placed[node] for name in names for node in chains[name].nodes}
+
+    placed = plan.place([1, 2, 3], 0)
+    assert not hosts_of(placed, "a") & hosts_of(placed, "b", "c")
+    assert len(set(placed.values())) == 4
+    alone = plan.place([1], 0)
+    assert hosts_of(alone, "a", "b", "c") == {1}

@@ -44,7 +44,17 @@ from penstock.vertex import Time
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["AdServing", "Queries", "Scale", "Tweets", "ads", "recommend", "spark_fit", "top_tags"]
+__all__ = [
+    "PARTS",
+    "AdServing",
+    "Queries",
+    "Scale",
+    "Tweets",
+    "ads",
+    "recommend",
+    "spark_fit",
+    "top_tags",
+]
 
 USERS = 3_000
 COMMUNITY = 30
@@ -77,15 +87,8 @@ POPULAR = pa.schema(
         "tweets": pa.int64(),
     }
 )
-COMPONENTS = {
-    "tweets": ("tweets",),
-    "components": ("components_windows", "components"),
-    "hashtags": ("tags", "tagged", "hashtags"),
-    "recommendations": ("ratings", "recommend"),
-    "serving": ("queries", "noted", "serving"),
-    "billing": ("charges", "statistics"),
-}
-"""The parts of the application and those of their stages that do the work."""
+PARTS = ("tweets", "components", "hashtags", "recommendations", "serving", "billing")
+"""Each runs on hosts of its own."""
 
 _SPREAD = np.uint64(11_400_714_819_323_198_485)
 Integers = npt.NDArray[np.int64]
@@ -266,7 +269,24 @@ class AdServing:
         self.tweet_rows = int(self.scale.tweets_per_s * self.scale.seconds)
         self.query_rows = int(self.scale.queries_per_s * self.scale.seconds)
         self.flow = Flow("adserving")
-        tweets = self.flow.generate(
+        with self.flow.part("tweets"):
+            tweets = self._tweets()
+        with self.flow.part("components", Lazy(every="1 second")):
+            components = self._components(tweets)
+        with self.flow.part("hashtags", Lazy(every="1 second")):
+            self._hashtags(tweets, components)
+        with self.flow.part("recommendations", Batch()):
+            self._recommendations(tweets)
+        with self.flow.part("serving"):
+            answers = self._serving()
+        with self.flow.part("billing", Eager()):
+            self._billing(answers)
+        self.answers = answers.subscribe(name="answers")
+
+    # -- the parts -------------------------------------------------------------------------------
+
+    def _tweets(self) -> Stream:
+        return self.flow.generate(
             self.tweets,
             rate=self.scale.tweets_per_s,
             rows=self.tweet_rows,
@@ -274,15 +294,6 @@ class AdServing:
             startTime=self.origin,
             name="tweets",
         ).withWatermark("time", "0 seconds", idleEpochs=1_000_000)
-        with self.flow.regime(Lazy(every="1 second")):
-            components = self._components(tweets)
-            self._hashtags(tweets, components)
-        self._recommendations(tweets)
-        answers = self._serving()
-        self._billing(answers)
-        self.answers = answers.subscribe(name="answers")
-
-    # -- the parts -------------------------------------------------------------------------------
 
     def _components(self, tweets: Stream) -> Stream:
         mentions = tweets.filter("user <> mentioned").select("user", "mentioned", "time")
@@ -318,10 +329,8 @@ class AdServing:
         self._publish(best, "popular", newest="window")
 
     def _recommendations(self, tweets: Stream) -> None:
-        liked = tweets.select("user", "tag").name("liked")
-        with self.flow.regime(Batch()):
-            ratings = liked.keyBy("user", shards=1).name("ratings")
-            made = self.fit(ratings, self.scale)
+        ratings = tweets.keyBy("user", shards=1).select("user", "tag").name("ratings")
+        made = self.fit(ratings, self.scale)
         self._publish(made.select("user", "ad"), "recommendations")
 
     def _serving(self) -> Stream:
@@ -338,33 +347,31 @@ class AdServing:
         )
         noted = queries.asOf(recommendations, components, popular).name("noted")
         rest = ["id", "user", "time", *(table.column for table in self.tables.values())]
-        with self.flow.regime(Ephemeral()):
+        with self.flow.part("serving", Ephemeral()):
             own = noted.keyBy("user", shards=2).lookup(recommendations, "user", how="left")
             known = own.select(*rest, "ad AS own_ad").lookup(
                 components, {"user": "vertex"}, how="left", columns=["component"]
             )
             near = known.lookup(recommendations, {"component": "user"}, how="left")
-            chosen = (
+            return (
                 near.withColumn("ad", f"coalesce(own_ad, ad, {HOUSE_AD}L)")
                 .lookup(popular, "component", how="left", columns=["popular_tag"])
                 .lookup(ads(), "ad")
+                .name("serving")
             )
-            return chosen.name("serving")
 
     def _billing(self, answers: Stream) -> None:
-        with self.flow.regime(Ephemeral()):
-            paid = answers.select("advertiser", "price AS cents", "1L AS ads").name("paid")
-        with self.flow.regime(Eager()):
-            paid.keyBy("advertiser", shards=1).name("charges").database(
-                self.database, "balances", key="advertiser", add=["cents", "ads"], name="balances"
-            )
-            totals = paid.groupBy("advertiser").agg(
-                F.sum("cents").alias("cents"), F.sum("ads").alias("ads")
-            )
-            totals._stage.shards = 1
-            totals.name("statistics").database(
-                self.database, "statistics", key="advertiser", name="statistics_table"
-            )
+        paid = answers.keyBy("advertiser", shards=1)
+        paid.select("advertiser", "price AS cents", "1L AS ads").name("charges").database(
+            self.database, "balances", key="advertiser", add=["cents", "ads"], name="balances"
+        )
+        totals = answers.groupBy("advertiser").agg(
+            F.sum("price").alias("cents"), F.count("*").alias("ads")
+        )
+        totals._stage.shards = 1
+        totals.name("statistics").database(
+            self.database, "statistics", key="advertiser", name="statistics_table"
+        )
 
     def collect(self, on_rows: Callable[[int, pa.Table], None] | None = None) -> None:
         """Take answers until the flow ends; run it in a thread of its own."""

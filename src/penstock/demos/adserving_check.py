@@ -10,7 +10,6 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -119,24 +118,21 @@ def check(run: AdServing) -> Outcome:
 
 def _wrong_answers(run: AdServing, answers: pa.Table) -> int:
     """How many answers are not what their versions say."""
-    versions = [run.tables[name].column for name in ("recommendations", "components", "popular")]
+    columns = [run.tables[name].column for name in ("recommendations", "components", "popular")]
+    seen = np.stack([pc.fill_null(answers[name], -1).to_numpy() for name in columns])
     wrong = 0
-    triples = answers.group_by(versions, use_threads=False).aggregate([]).to_pylist()
-    for triple in triples:
-        mask: Any = None
-        for name, value in triple.items():
-            one = answers[name].is_null() if value is None else pc.equal(answers[name], value)
-            mask = one if mask is None else pc.and_(mask, one)
-        wrong += _wrong_of(run, answers.filter(pc.fill_null(mask, False)), triple)
+    for triple in np.unique(seen, axis=1).T.tolist():
+        rows = answers.filter(pa.array((triple == seen.T).all(axis=1)))
+        wrong += _wrong_of(run, rows, dict(zip(columns, triple, strict=True)))
     users = run.queries.users(answers["id"].to_numpy().copy())
     return wrong + int((users != answers["user"].to_numpy()).sum())
 
 
-def _wrong_of(run: AdServing, rows: pa.Table, triple: dict[str, int | None]) -> int:
+def _wrong_of(run: AdServing, rows: pa.Table, triple: dict[str, int]) -> int:
     def column(name: str, key: str, value: str) -> dict[int, int]:
         table = run.tables[name]
         version = triple[table.column]
-        seen = table.schema.empty_table() if version is None else table.read(version)
+        seen = table.schema.empty_table() if version < 0 else table.read(version)
         return dict(zip(seen[key].to_pylist(), seen[value].to_pylist(), strict=True))
 
     ad_of = column("recommendations", "user", "ad")
