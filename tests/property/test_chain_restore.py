@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter, deque
-from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -18,7 +18,7 @@ from penstock.core.causal.reports import Report
 from penstock.core.machine.causal_effects import Checkpoint
 from penstock.core.time import Time
 from penstock.engine.chain import ChainRunner
-from penstock.engine.durable.checkpoint_file import read_checkpoint, write_checkpoint
+from penstock.engine.durable import NodeStore, fence, segments
 from penstock.flow import Stream
 from penstock.physical import PhysicalPlan, physical_plan
 from penstock.vertex import Vertex
@@ -220,33 +220,85 @@ class Run:
         return runner.complete(event.time.epoch, event.payload)
 
 
-def restarted(run: Run, runner: ChainRunner, completed: int, path: Path) -> ChainRunner:
-    """A new chain in the state of another one, by way of a file."""
-    before = len(run.out)
-    write_checkpoint(path, Checkpoint(Report(0), {}), runner.snapshot(), sync=False)
-    other = run.chain()
-    other.restore(read_checkpoint(path)[1], completed)
-    assert len(run.out) == before, "what was sent before is not sent again"
-    return other
+class Restarts:
+    """Checkpoints of a chain in a store, each with the moment when it was taken."""
+
+    def __init__(self, run: Run, directory: str) -> None:
+        self.run = run
+        self.directory = directory
+        self.incarnation = 0
+        self.taken: dict[int, tuple[int, int, int]] = {0: (0, -1, 0)}
+        """By key: the events handled, the last complete epoch, what was sent."""
+        self.next()
+
+    def next(self) -> None:
+        self.incarnation += 1
+        fence(self.directory, "chain", 0, self.incarnation)
+        self.store = NodeStore(self.directory, "chain", 0, self.incarnation, sync=False)
+
+    def save(self, chain: ChainRunner, number: int, completed: int) -> None:
+        key = max(self.taken) + 1
+        checkpoint = Checkpoint(Report(0, completed=completed), {})
+        self.store.write_checkpoint(key, checkpoint, chain.snapshot())
+        self.taken[key] = (number, completed, len(self.run.out))
+
+    def restart(self, key: int) -> tuple[ChainRunner, int, int]:
+        """A new chain in the state of a checkpoint, by way of files, and the moment to go on."""
+        self.next()
+        self.store.roll_back(key, ())
+        self.taken = {one: when for one, when in self.taken.items() if one <= key}
+        number, completed, sent = self.taken[key]
+        del self.run.out[sent:]
+        chain = self.run.chain()
+        if key:
+            chain.restore(self.store.load_checkpoint(key)[1], completed)
+        else:
+            chain.open()
+        assert len(self.run.out) == sent, "what was sent before is not sent again"
+        return chain, number, completed
+
+
+actions = st.dictionaries(
+    st.integers(0, EVENTS),
+    st.sampled_from(["save", "restart", "back", "back twice", "forget"]),
+    min_size=1,
+    max_size=10,
+)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=25, deadline=None)
-@given(history=histories, places=st.sets(st.integers(0, EVENTS), min_size=1, max_size=4))
-def test_a_restored_chain_goes_on_as_if_nothing_had_happened(family, history, places):
+@given(history=histories, actions=actions)
+def test_a_restored_chain_goes_on_as_if_nothing_had_happened(family, history, actions):
     whole, broken = Run(FAMILIES[family]), Run(FAMILIES[family])
-    events = [*whole.events([*history, None, None, None]), None]
+    events = whole.events([*history, None, None, None])
     one, other = whole.chain(), broken.chain()
     one.open()
     other.open()
-    completed = -1
-    with tempfile.TemporaryDirectory() as directory:
-        for number, event in enumerate(events):
-            if number in places:
-                other = restarted(broken, other, completed, Path(directory) / "checkpoint")
-            if event is not None:
-                assert whole.perform(one, event) == broken.perform(other, event)
+    told = [whole.perform(one, event) for event in events]
+    number, completed = 0, -1
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        mock.patch.object(segments, "SEGMENT_BYTES_MIN", 1),
+    ):
+        restarts = Restarts(broken, directory)
+        while number <= len(events):
+            action = actions.pop(number, None)
+            if action is not None:
+                restarts.save(other, number, completed)
+            if action == "forget":
+                restarts.store.keep_from(completed)
+                kept = restarts.store.keys()
+                restarts.taken = {key: restarts.taken[key] for key in kept}
+            elif action not in (None, "save"):
+                keys = sorted(restarts.taken)
+                back = {"restart": 1, "back": 2, "back twice": 3}[action]
+                other, number, completed = restarts.restart(keys[-min(back, len(keys))])
+            if number < len(events):
+                event = events[number]
+                assert told[number] == broken.perform(other, event)
                 completed = event.time.epoch if event.link < 0 else completed
+            number += 1
     assert broken.out == whole.out
     assert other.watermark_us == one.watermark_us
     assert other.asked == one.asked

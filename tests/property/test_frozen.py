@@ -165,7 +165,7 @@ def test_a_large_array_is_put_aside():
     tables = []
     array = np.arange(1000, dtype=">i4").reshape(10, 100)
     plain = freeze({"a": array}, tables)
-    assert tables[0].nbytes == array.nbytes
+    assert tables[0].table().nbytes == array.nbytes
     back = thaw(plain, tables)["a"]
     assert (back == array).all()
     assert back.dtype == array.dtype

@@ -23,6 +23,7 @@ from penstock.core.progress.notifications import Notification
 from penstock.core.time import Time
 from penstock.engine.frozen import freeze_attributes, thaw
 from penstock.operators.base import Operator
+from penstock.operators.grown import Grown
 from penstock.operators.stateful import StatefulVertex
 from penstock.operators.user_vertex import UserVertex
 from penstock.operators.watermark import WatermarkVertex
@@ -51,7 +52,7 @@ class StageState:
 
     values: Any = None
     """Its snapshot, frozen (:mod:`penstock.engine.frozen`); None: nothing is kept."""
-    tables: tuple[pa.Table, ...] = ()
+    tables: tuple[pa.Table | Grown, ...] = ()
     """The Arrow data that the values refer to."""
     asked: tuple[Notification, ...] = ()
     watermarks: tuple[tuple[int, int | None], ...] = ()
@@ -66,12 +67,6 @@ class ChainState:
     pending: tuple[Pending, ...] = ()
     watermarks: tuple[tuple[int, int | None], ...] = ()
     """The watermark at the head, as (epoch, value)."""
-
-    @property
-    def nbytes(self) -> int:
-        """The size of its Arrow data."""
-        tables = sum(table.nbytes for stage in self.stages for table in stage.tables)
-        return tables + sum(batch.nbytes for _, _, batch in self.pending)
 
 
 def keeps(operator: Operator, vertex: Vertex) -> str:
@@ -91,7 +86,7 @@ def captured(
     """The state of a vertex now."""
     if operator.state in ("none", "epoch") and not isinstance(vertex, WatermarkVertex):
         return StageState()
-    tables: list[pa.Table] = []
+    tables: list[Any] = []
     values = freeze_attributes(vertex.snapshot(), initial, tables, type(vertex))
     notifications = tuple(asked) if keeps(operator, vertex) == "whole" else ()
     return StageState(values, tuple(tables), notifications)

@@ -35,6 +35,7 @@ import pyarrow as pa
 from penstock.core.time import Time
 from penstock.engine.found_class import class_name, find_class
 from penstock.errors import FunctionError, InvariantError
+from penstock.operators.grown import Grown, table_of
 
 __all__ = ["freeze", "freeze_attributes", "thaw"]
 
@@ -58,9 +59,10 @@ _CODE = (
 """What a constructor makes again; it is no state."""
 
 
-def freeze(value: Any, tables: list[pa.Table], owner: type[Any] | None = None) -> Any:
+def freeze(value: Any, tables: list[Any], owner: type[Any] | None = None) -> Any:
     """A value as msgpack can carry it; Arrow data is added to ``tables``.
 
+    There it is a table, or rows with their lineage (:class:`penstock.operators.grown.Grown`).
     ``owner`` is the class whose functions see the classes of objects in it.
     """
     return _Freezer(tables, owner).freeze(value, "")
@@ -69,7 +71,7 @@ def freeze(value: Any, tables: list[pa.Table], owner: type[Any] | None = None) -
 def freeze_attributes(
     values: Mapping[str, Any],
     initial: Mapping[str, Any],
-    tables: list[pa.Table],
+    tables: list[Any],
     owner: type[Any] | None = None,
 ) -> Any:
     """Named values, but for functions, classes and the like that are there from the start."""
@@ -81,13 +83,13 @@ def freeze_attributes(
     return freeze(kept, tables, owner)
 
 
-def thaw(plain: Any, tables: Sequence[pa.Table], owner: type[Any] | None = None) -> Any:
+def thaw(plain: Any, tables: Sequence[Any], owner: type[Any] | None = None) -> Any:
     """The value that was frozen."""
     return _Thawer(tables, owner).thaw(plain)
 
 
 class _Freezer:
-    def __init__(self, tables: list[pa.Table], owner: type[Any] | None) -> None:
+    def __init__(self, tables: list[Any], owner: type[Any] | None) -> None:
         self._tables = tables
         self._owner = owner
         self._seen: dict[int, tuple[int, Any]] = {}
@@ -136,7 +138,7 @@ class _Freezer:
             data: Any = value.tobytes()
             if len(data) > _SMALL_BYTES:
                 column = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
-                data = self._put("values", pa.table({"": column}))
+                data = self._put("values", _alone(pa.table({"": column})))
             return ("array", value.dtype.str, value.shape, data)
         if kind is random.Random:
             return ("random", self.freeze(value.getstate(), path))
@@ -179,26 +181,33 @@ class _Freezer:
     def _arrow(self, value: Any) -> Any:
         if isinstance(value, pa.Table):
             return self._put("table", value)
+        if isinstance(value, Grown):
+            return self._put("grown", value)
         if isinstance(value, pa.RecordBatch):
-            return self._put("batch", pa.Table.from_batches([value]))
+            return self._put("batch", Grown.of(pa.Table.from_batches([value]), value))
         if isinstance(value, pa.Array | pa.ChunkedArray):
             name = "chunked" if isinstance(value, pa.ChunkedArray) else "values"
-            return self._put(name, pa.table({"": value}))
+            return self._put(name, Grown.of(pa.table({"": value}), value))
         if isinstance(value, pa.Scalar):
-            return self._put("value", pa.table({"": pa.array([value.as_py()], value.type)}))
+            return self._put("value", _alone(pa.table({"": pa.array([value.as_py()], value.type)})))
         if isinstance(value, pa.Schema):
-            return self._put("schema", value.empty_table())
+            return self._put("schema", _alone(value.empty_table()))
         if isinstance(value, pa.DataType):
-            return self._put("type", pa.schema({"": value}).empty_table())
+            return self._put("type", _alone(pa.schema({"": value}).empty_table()))
         return None
 
-    def _put(self, kind: str, table: pa.Table) -> tuple[str, int]:
-        self._tables.append(table)
+    def _put(self, kind: str, rows: pa.Table | Grown) -> tuple[str, int]:
+        self._tables.append(rows)
         return (kind, len(self._tables) - 1)
 
 
+def _alone(table: pa.Table) -> Grown:
+    """A table that was made for the occasion."""
+    return Grown.of(table, None)
+
+
 class _Thawer:
-    def __init__(self, tables: Sequence[pa.Table], owner: type[Any] | None) -> None:
+    def __init__(self, tables: Sequence[Any], owner: type[Any] | None) -> None:
         self._tables = tables
         self._owner = owner
         self._made: list[Any] = []
@@ -217,7 +226,9 @@ class _Thawer:
         if kind == "frozenset":
             return frozenset(map(self.thaw, rest))
         arrow = _ARROW.get(kind)
-        return arrow(self._tables[rest[0]]) if arrow is not None else self._shared(kind, rest)
+        if arrow is not None:
+            return arrow(table_of(self._tables[rest[0]]))
+        return self._tables[rest[0]] if kind == "grown" else self._shared(kind, rest)
 
     def _shared(self, kind: str, rest: list[Any]) -> Any:
         number = len(self._made)

@@ -5,10 +5,14 @@ Nothing here knows of streams or times.  All operations take and give whole arra
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.operators.grown import Grown, Lineage
 
 __all__ = ["Adjacency", "Growing", "Slots", "least_per_key", "ranges", "scattered"]
 
@@ -73,6 +77,7 @@ class Growing:
     def __init__(self, dtype: npt.DTypeLike) -> None:
         self._room: Values = np.empty(16, dtype)
         self._length = 0
+        self._grown: object = Lineage()
 
     def __len__(self) -> int:
         return self._length
@@ -91,6 +96,16 @@ class Growing:
             self._room = room
         self._room[self._length : end] = values
         self._length = end
+
+    def grown(self) -> Grown:
+        """What is there, for a checkpoint, without a copy: values must not change afterwards."""
+        values = self.view
+        return Grown(self._grown, len(values), lambda: pa.table({"": pa.array(values)}))
+
+    def load(self, grown: Grown) -> None:
+        """Take a :meth:`grown` as the whole content."""
+        self.extend(grown.table().column(0).to_numpy())
+        self._grown = grown.lineage or Lineage()
 
 
 class Slots:
@@ -140,6 +155,16 @@ class Slots:
         slots[unknown] = first + np.searchsorted(new, ids[unknown])
         return slots, len(new)
 
+    def grown(self) -> Grown:
+        """The ids, for a checkpoint."""
+        return self._ids.grown()
+
+    def load(self, grown: Grown) -> None:
+        """Take a :meth:`grown` as the whole content."""
+        self._ids.load(grown)
+        self._slots = np.argsort(self.ids, kind="stable")
+        self._sorted = self.ids[self._slots]
+
 
 class _Run:
     """Edges sorted by the slot that they start from."""
@@ -149,6 +174,7 @@ class _Run:
         self.slots = slots[order]
         self.targets = targets[order]
         self.weights = None if weights is None else weights[order]
+        self.lineage: object = Lineage()
         self._starts: Integers | None = None
         last = int(self.slots[-1]) if len(slots) else -1
         if len(slots) * 8 > last:  # dense enough for a table of where each slot's edges begin
@@ -157,6 +183,11 @@ class _Run:
 
     def __len__(self) -> int:
         return len(self.slots)
+
+    def table(self) -> pa.Table:
+        """The edges."""
+        columns = {"slot": self.slots, "target": self.targets}
+        return pa.table(columns if self.weights is None else {**columns, "weight": self.weights})
 
     def of(self, slots: Integers) -> tuple[Integers, Integers]:
         """Where the edges of each slot begin and end."""
@@ -202,6 +233,18 @@ class Adjacency:
         while self._runs and len(self._runs[-1]) < _RUN_RATIO * len(run):
             run = _merged(self._runs.pop(), run)
         self._runs.append(run)
+
+    def grown(self) -> list[Grown]:
+        """The runs, for a checkpoint, without a copy: they never change."""
+        return [Grown(run.lineage, len(run), run.table) for run in self._runs]
+
+    def load(self, runs: Sequence[Grown]) -> None:
+        """Take a :meth:`grown` as the whole content."""
+        for grown in runs:
+            columns = [column.to_numpy() for column in grown.table().columns]
+            run = _Run(columns[0], columns[1], columns[2] if len(columns) > 2 else None)
+            run.lineage = grown.lineage or Lineage()
+            self._runs.append(run)
 
     def of(self, slots: Integers) -> tuple[Integers, Integers, Values | None]:
         """The edges from some slots: positions in ``slots``, targets, weights if there are any."""

@@ -18,13 +18,15 @@ All work is done at notifications: one vectorised step for each shard and iterat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.library.adjacency import Adjacency, Growing, Integers, Slots, Values, least_per_key
+from penstock.library.adjacency import Adjacency, Integers, Slots, Values, least_per_key
+from penstock.library.tracked_values import TrackedValues
 from penstock.vertex import Time, Vertex
 
 __all__ = ["LeastValues", "column", "offers"]
@@ -53,7 +55,7 @@ class LeastValues(Vertex):
 
     def __init__(self) -> None:
         self._slots = Slots()
-        self._values = Growing(self.dtype)
+        self._values = TrackedValues(self.dtype)
         self._edges = Adjacency()
         self._changed: dict[int, list[Integers]] = {}
         """The slots that each open epoch has changed."""
@@ -114,6 +116,25 @@ class LeastValues(Vertex):
         else:
             self._begin(self._held.pop(time.epoch))
 
+    # -- checkpoints -----------------------------------------------------------------------------
+
+    def snapshot(self) -> Mapping[str, Any]:
+        """Its attributes; the graph as rows that need not be copied or written twice."""
+        graph = {
+            "_slots": self._slots.grown(),
+            "_values": self._values.history(),
+            "_edges": self._edges.grown(),
+        }
+        return {**super().snapshot(), **graph}
+
+    def restore(self, state: Mapping[str, Any], time: Time) -> None:
+        rest = dict(state)
+        slots, values, edges = (rest.pop(name) for name in ("_slots", "_values", "_edges"))
+        super().restore(rest, time)
+        self._slots.load(slots)
+        self._values.load(values)
+        self._edges.load(edges)
+
     # -- steps -----------------------------------------------------------------------------------
 
     def _step(self, time: Time, arrived: list[tuple[int, pa.RecordBatch]]) -> None:
@@ -130,7 +151,7 @@ class LeastValues(Vertex):
             better = values < self._values.view[slots]
             slots, values = least_per_key(slots[better], values[better])
             if len(slots):
-                self._values.view[slots] = values
+                self._values.put(slots, values)
                 self._changed[time.epoch].append(slots)
                 which, targets, weights = self._edges.of(slots)
                 self._offer(time, targets, values[which], weights)

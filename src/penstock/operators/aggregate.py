@@ -8,6 +8,7 @@ Without keys there is one group.  The state grows with the number of different k
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ from penstock.operators.aggregates import Aggregation
 from penstock.operators.base import Exchange, Hash, Kernel, Operator, Single
 from penstock.operators.combine import CombineOperator
 from penstock.operators.grouping import array_of, sort_by
+from penstock.operators.grown import Grown
 from penstock.operators.key_columns import check_names
 from penstock.operators.keyed_store import KeyedStore
 from penstock.operators.stateful import PartialVertex, Runs, batch_of
@@ -144,11 +146,11 @@ class RunningVertex(PartialVertex):
         names = [*keys, *(one.name for one in self.aggregation.aggregates)]
         self.sendBy(0, pa.RecordBatch.from_arrays(columns, names=names), time)
 
-    def snapshot(self) -> dict[str, pa.Table]:
+    def snapshot(self) -> dict[str, Grown]:
         """One table ``groups``: keys and partial columns; the last row of a key counts."""
-        table = self._store.history()
-        return {} if table is None else {"groups": table}
+        rows = self._store.history()
+        return {} if rows is None else {"groups": rows}
 
-    def load(self, state: Mapping[str, pa.Table]) -> None:
+    def load(self, state: Mapping[str, Any]) -> None:
         if "groups" in state:
             self._store.load(state["groups"])

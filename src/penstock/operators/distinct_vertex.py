@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from penstock.operators.encoding import canonical, group_codes
 from penstock.operators.grouping import array_of, sort_rows
+from penstock.operators.grown import Grown
 from penstock.operators.key_columns import micros
 from penstock.operators.keyed_store import KeyedStore
 from penstock.operators.stateful import StatefulVertex, batch_of, tables
@@ -143,16 +144,16 @@ class DistinctVertex(StatefulVertex):
 
     # -- snapshots -------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, pa.Table]:
+    def snapshot(self) -> dict[str, Grown]:
         """One table ``seen``: the keys (with a time: and when); the last row of a key counts."""
-        table = self._store.history()
-        return {} if table is None or not table.num_rows else {"seen": table}
+        rows = self._store.history()
+        return {} if rows is None or not rows.rows else {"seen": rows}
 
-    def load(self, state: Mapping[str, pa.Table]) -> None:
+    def load(self, state: Mapping[str, Any]) -> None:
         if "seen" in state:
             self._store.load(state["seen"])
             if self.within_us is not None:
-                self._oldest = int(pc.min(state["seen"].column(_TIME)).as_py())
+                self._oldest = int(pc.min(state["seen"].table().column(_TIME)).as_py())
 
 
 def _spaced(codes: Any, times: Any, within: int) -> Any:

@@ -20,14 +20,13 @@ import pyarrow.compute as pc
 
 from penstock.operators.encoding import bits, canonical
 from penstock.operators.grouping import array_of, sort_rows
+from penstock.operators.grown import Grown, Lineage
 from penstock.operators.key_columns import micros
 from penstock.operators.key_hash import key_hashes
 from penstock.operators.stateful import StatefulVertex, batch_of, tables
 from penstock.vertex import Time
 
 __all__ = ["JoinVertex"]
-
-_MATCHED = "$matched"
 
 
 class _Run:
@@ -39,6 +38,7 @@ class _Run:
         self.table = table.take(pa.array(order))
         self.times = times[order]
         self.matched = np.zeros(len(times), bool) if matched is None else matched[order]
+        self.lineage: object = Lineage()
         self.passed = 0
         """Rows before this one have been passed by the watermark."""
         self.keys = [array_of(self.table, name) for name in on]
@@ -200,25 +200,31 @@ class JoinVertex(StatefulVertex):
 
     # -- snapshots -------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, pa.Table]:
-        """Tables ``left`` and ``right``: the rows kept, and whether they were matched."""
+    def snapshot(self) -> dict[str, Any]:
+        """``left`` and ``right``: per run its rows, how many are passed, which were matched."""
         out = {}
         for port, name in enumerate(("left", "right")):
-            parts = [
-                run.kept().append_column(_MATCHED, pa.array(run.matched[run.passed :]))
+            told = port == 0 and self.how == "left"
+            runs = [
+                (
+                    Grown.of(run.table, run.lineage),
+                    run.passed,
+                    np.packbits(run.matched) if told else None,
+                )
                 for run in self._sides[port]
             ]
-            if parts:
-                out[name] = pa.concat_tables(parts)
+            if runs:
+                out[name] = runs
         return out
 
-    def load(self, state: Mapping[str, pa.Table]) -> None:
+    def load(self, state: Mapping[str, Any]) -> None:
         for port, name in enumerate(("left", "right")):
-            if name not in state:
-                continue
-            table = state[name].combine_chunks()
-            matched = array_of(table, _MATCHED).to_numpy(zero_copy_only=False)
-            table = table.drop_columns([_MATCHED])
-            self._schemas[port] = table.schema
-            if table.num_rows:
-                self._sides[port].append(_Run(table, self.on, self.times[port], matched))
+            for rows, passed, packed in state.get(name, ()):
+                table = rows.table().combine_chunks()
+                matched = None
+                if packed is not None:
+                    matched = np.unpackbits(packed, count=table.num_rows).astype(bool)
+                self._schemas[port] = table.schema
+                run = _Run(table, self.on, self.times[port], matched)
+                run.passed, run.lineage = passed, rows.lineage
+                self._sides[port].append(run)

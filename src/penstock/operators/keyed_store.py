@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from penstock.operators.encoding import bits, group_codes
 from penstock.operators.grouping import array_of
+from penstock.operators.grown import Grown, Lineage
 from penstock.operators.key_hash import key_hashes
 
 __all__ = ["Found", "KeyedStore"]
@@ -58,6 +59,8 @@ class KeyedStore:
         self._log: list[pa.Table] = []
         self._starts: list[int] = []
         self._live = 0
+        self.lineage: object = Lineage()
+        """Of the log: another one as soon as it is rewritten."""
         self._clear(_SMALLEST)
 
     def __len__(self) -> int:
@@ -102,40 +105,49 @@ class KeyedStore:
             return self._log[0]
         return self._take(numbers)
 
-    def history(self) -> pa.Table | None:
+    def history(self) -> Grown | None:
         """All rows with some that were replaced since, newest last, without a copy."""
-        return pa.concat_tables(self._log) if self._log else None
+        if not self._log:
+            return None
+        log = tuple(self._log)
+        return Grown(self.lineage, self.rows_in_log, lambda: pa.concat_tables(log))
 
-    def load(self, history: pa.Table) -> None:
+    def load(self, history: Grown) -> None:
         """Take a :meth:`history` as the whole content: the newest row of each key."""
-        rows = history.combine_chunks()
+        rows = history.table().combine_chunks()
         hashes = self._hash(rows)
-        if not np.diff(np.sort(hashes)).all():
-            order = np.argsort(hashes, kind="stable")
-            twice = np.flatnonzero(np.diff(hashes[order]) == 0)
-            alike = np.unique(order[np.concatenate([twice, twice + 1])])
+        newest = np.arange(rows.num_rows)
+        order = np.argsort(hashes)
+        twice = np.flatnonzero(np.diff(hashes[order]) == 0)
+        if len(twice):
             kept = np.ones(rows.num_rows, bool)
-            kept[alike] = self._newest(rows.take(pa.array(alike)))
-            rows, hashes = rows.filter(pa.array(kept)).combine_chunks(), hashes[kept]
-        self._fill(rows, hashes)
+            kept[order[twice]] = kept[order[twice + 1]] = False
+            alike = np.flatnonzero(~kept)
+            kept[alike] = self._newest(rows, alike)
+            newest = np.flatnonzero(kept)
+        self._fill(rows, hashes[newest], newest)
+        # The log is what it was, garbage and all, so that what is durable of it counts.
+        self.lineage = history.lineage or Lineage()
 
-    def _newest(self, rows: pa.Table) -> Any:
-        """Which rows no later one has the key of."""
-        codes, _ = group_codes([array_of(rows, key) for key in self.keys], rows.num_rows)
+    def _newest(self, rows: pa.Table, among: Any) -> Any:
+        """Which of some rows no later one of them has the key of."""
+        index = pa.array(among)
+        codes, _ = group_codes([array_of(rows, key).take(index) for key in self.keys], len(among))
         order = np.argsort(codes, kind="stable")
-        newest = np.zeros(rows.num_rows, bool)
-        newest[order[np.append(np.flatnonzero(np.diff(codes[order])), rows.num_rows - 1)]] = True
+        newest = np.zeros(len(among), bool)
+        newest[order[np.append(np.flatnonzero(np.diff(codes[order])), len(among) - 1)]] = True
         return newest
 
     def replace(self, rows: pa.Table) -> None:
         """Take ``rows`` (with different keys) as the whole content."""
         rows = rows.combine_chunks()
-        self._fill(rows, self._hash(rows))
+        self._fill(rows, self._hash(rows), np.arange(rows.num_rows))
 
-    def _fill(self, rows: pa.Table, hashes: Any) -> None:
-        self._log, self._starts, self._live = [rows], [0], rows.num_rows
-        self._clear(rows.num_rows)
-        self._insert(hashes, np.arange(rows.num_rows))
+    def _fill(self, rows: pa.Table, hashes: Any, numbers: Any) -> None:
+        self._log, self._starts, self._live = [rows], [0], len(numbers)
+        self.lineage = Lineage()
+        self._clear(len(numbers))
+        self._insert(hashes, numbers)
 
     # -- the log ---------------------------------------------------------------------------------
 
@@ -151,7 +163,7 @@ class KeyedStore:
             kept = self._take(live)
             used = self._slots >= 0
             self._slots[used] = np.searchsorted(live, self._slots[used])
-            self._log, self._starts = [kept], [0]
+            self._log, self._starts, self.lineage = [kept], [0], Lineage()
 
     def _take(self, numbers: Any, columns: list[str] | None = None) -> pa.Table:
         """Rows of the log by number, in the order given."""

@@ -236,23 +236,18 @@ class PaneVertex(PartialVertex):
 
     # -- snapshots -------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, pa.Table]:
-        """One table ``panes``: pane, keys, partial columns; keys may repeat."""
-        parts = []
-        for pane in sorted(self._runs):
-            for part in self._runs[pane].tables():
-                starts = from_micros(np.full(part.num_rows, pane), self._bound)
-                parts.append(part.add_column(0, PANE, starts))
-        return {"panes": pa.concat_tables(parts)} if parts else {}
+    def snapshot(self) -> dict[str, Any]:
+        """``panes``: each one's start and tables of partial rows, in which keys may repeat."""
+        if not self._runs:
+            return {}
+        panes = [(pane, self._runs[pane].tables()) for pane in sorted(self._runs)]
+        return {"panes": panes, "bound": self._bound}
 
-    def load(self, state: Mapping[str, pa.Table]) -> None:
+    def load(self, state: Mapping[str, Any]) -> None:
         self._runs = {}
-        if "panes" in state:
-            table = state["panes"].combine_chunks()
-            self._bound = table.schema.field(PANE).type
-            starts = micros(array_of(table, PANE))
-            for pane, part in _split(table, starts).items():
-                self._runs_of(pane).add_unmerged(part)
+        self._bound = state.get("bound")
+        for pane, parts in state.get("panes", ()):
+            self._runs_of(pane).take(parts)
 
 
 def _split(partials: pa.Table, starts: Any) -> dict[int, pa.Table]:

@@ -5,14 +5,16 @@ complete.  What it does is then a function of the *set* of rows of each epoch an
 never of the order in which messages arrived.
 
 ``snapshot`` gives the state after the completed times as Arrow tables; input of times that are not
-complete is no part of it (its sender still has it).  ``restore`` takes such tables back into a new
-vertex, together with the last time that they reflect, and asks for the notifications that the
+complete is no part of it (its sender still has it).  It copies nothing, and says of tables that
+only grow that they do (:mod:`penstock.operators.grown`).  ``restore`` takes such tables back into a
+new vertex, together with the last time that they reflect, and asks for the notifications that the
 state waits for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pyarrow as pa
 
@@ -53,18 +55,18 @@ class StatefulVertex(Vertex):
         """The watermark before ``time``'s epoch: rows of this epoch below it are late."""
         return self.watermark(Time.root(time.epoch - 1)) if time.epoch > 0 else None
 
-    def snapshot(self) -> dict[str, pa.Table]:
-        """The state after the completed times, as named Arrow tables."""
+    def snapshot(self) -> Mapping[str, Any]:
+        """The state after the completed times, as Arrow data by name."""
         raise NotImplementedError
 
-    def restore(self, state: Mapping[str, pa.Table], time: Time) -> None:
+    def restore(self, state: Mapping[str, Any], time: Time) -> None:
         """Take back a snapshot that reflects everything up to ``time``; call after ``open``."""
         self.load(state)
         if self.waits():
             self.notifyAt(time.next_epoch())
 
-    def load(self, state: Mapping[str, pa.Table]) -> None:
-        """Take the tables of a snapshot as the state."""
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take a snapshot as the state."""
         raise NotImplementedError
 
 
@@ -136,6 +138,10 @@ class Runs:
             rows += self._runs[-1].num_rows
             parts.append(self._runs.pop())
         self._runs.append(self._merge(pa.concat_tables(parts).combine_chunks()))
+
+    def take(self, tables: list[pa.Table]) -> None:
+        """Go on with the :meth:`tables` of others like it."""
+        self._runs = list(tables)
 
     def tables(self) -> list[pa.Table]:
         """What is there, unmerged."""

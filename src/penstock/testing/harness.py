@@ -30,6 +30,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.core.progress.notifications import Notification
+from penstock.engine.frozen import freeze, thaw
 from penstock.operators.base import Operator
 from penstock.vertex import Place, Time, Vertex
 
@@ -95,8 +96,10 @@ class Harness:
         )
         other.sent, other.counters = list(self.sent), dict(self.counters)
         other._watermarks, other._complete = list(self._watermarks), self._complete
-        state = self.vertex.snapshot()
+        tables: list[Any] = []
+        kept = freeze(self.vertex.snapshot(), tables, type(self.vertex))
         time = Time.root(max(self._complete, 0))
+        state = thaw(kept, tables, type(other.vertex))
         other._run(time, lambda: other.vertex.restore(state, time))
         return other
 

@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.operators.grown import Grown
 from penstock.operators.keyed_store import KeyedStore
 
 
@@ -39,5 +40,5 @@ def test_a_history_has_the_newest_row_of_each_key(seed, collide):
 def test_an_empty_history_is_an_empty_store():
     store = KeyedStore(["k"])
     assert store.history() is None
-    store.load(pa.table({"k": pa.array([], pa.string())}))
+    store.load(Grown.of(pa.table({"k": pa.array([], pa.string())}), None))
     assert len(store) == 0

@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 from penstock.core.causal.clocks import Floor, Position
@@ -24,11 +25,14 @@ from penstock.core.machine.causal_effects import Checkpoint
 from penstock.engine.chain_state import ChainState
 from penstock.engine.durable.checkpoint_file import (
     DamagedError,
+    Manifest,
     read_checkpoint,
-    read_report,
+    read_manifest,
     write_checkpoint,
 )
 from penstock.engine.durable.determinants import DeterminantLog
+from penstock.engine.durable.folder import LocalFolder
+from penstock.engine.durable.segments import Known
 from penstock.engine.store_log import StoreLog, sync_directory
 from penstock.errors import PeerError, SettingsError, TransientError
 
@@ -42,7 +46,20 @@ LOG_BYTES_MAX = 1 << 17
 """A log of determinants is cut at its beginning when it is longer than this."""
 
 _NAME = re.compile(r"checkpoint-(\d{12,})\.arrow")
+_SEGMENT = re.compile(r"(?:state|log)-(\d{12,})\.arrow")
 _EVER = re.compile(r"checkpoint-(\d{12,})\.(?:arrow|damaged|void)")
+
+
+class _Entry(NamedTuple):
+    """What a store remembers of a checkpoint."""
+
+    epoch: int
+    stamp: Stamp
+    segments: frozenset[str]
+
+
+def _entry(found: Manifest) -> _Entry:
+    return _Entry(found.report.completed, found.report.stamp, frozenset(found.segments))
 
 
 class NodeStore:
@@ -62,7 +79,9 @@ class NodeStore:
         self.path = _folder(directory, stage, shard) / str(incarnation)
         self._sync = sync
         self._kept = kept
-        self._epochs: dict[int, int] = {}
+        self.folder = LocalFolder(self.path, sync)
+        self._entries: dict[int, _Entry] = {}
+        self._known = Known()
         self.low_epoch = -1
         """No recovery goes back behind this epoch: checkpoints that are not needed for that go."""
         self._log = DeterminantLog(self.path / "determinants.log", sync)
@@ -80,70 +99,83 @@ class NodeStore:
         found = [_EVER.fullmatch(name) for name in self._names()]
         return max((int(one.group(1)) for one in found if one), default=0)
 
+    def manifest(self, key: int) -> Manifest:
+        """What a checkpoint says of itself; it is refused if a file that it needs is not there."""
+        found = read_manifest(self.folder, checkpoint_name(key))
+        for name, size in found.segments.items():
+            there = self.folder.size(name)
+            if there != size:
+                raise DamagedError(f"{name} has {there} bytes instead of {size}")
+        self._entries[key] = _entry(found)
+        return found
+
     def epochs(self) -> dict[int, int]:
         """The last complete epoch of each checkpoint that can be read, by its key, oldest first."""
         found: dict[int, int] = {}
         for key in self.keys():
-            epoch = self._epochs.get(key)
-            if epoch is None:
-                try:
-                    epoch = self._epochs[key] = read_report(self.checkpoint_path(key)).completed
-                except (DamagedError, FileNotFoundError):
-                    continue  # who wants to start from it is told
-            found[key] = epoch
-        self._epochs = dict(found)
+            entry = self._entries.get(key)
+            try:
+                found[key] = (entry or _entry(self.manifest(key))).epoch
+            except (DamagedError, FileNotFoundError):
+                continue  # who wants to start from it is told
         return found
 
     def write_checkpoint(self, key: int, checkpoint: Checkpoint, state: ChainState) -> int:
-        """Make a checkpoint durable; returns its size in bytes."""
-        path = self.checkpoint_path(key)
-        temporary = path.with_suffix(".tmp")
+        """Make a checkpoint durable; returns how many bytes had to be written for it."""
         try:
-            size = write_checkpoint(temporary, checkpoint, state, self._sync)
-            os.replace(temporary, path)
-            self._epochs[key] = checkpoint.report.completed
+            written = write_checkpoint(
+                self.folder, checkpoint_name(key), checkpoint, state, self._known
+            )
         except FileNotFoundError as error:
             raise self._fenced() from error
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-        if self._sync:
-            with contextlib.suppress(FileNotFoundError):  # fenced since then, with the checkpoint
-                sync_directory(self.path)
-        return size
+        self._known = written.known
+        self._entries[key] = _entry(written.manifest)
+        return written.size
 
     def load_checkpoint(self, key: int) -> tuple[Checkpoint, ChainState]:
         """Read a checkpoint.
 
         One that is damaged is put out of the way, so that the next plan uses the one before it.
         """
-        path = self.checkpoint_path(key)
+        name = checkpoint_name(key)
         try:
-            return read_checkpoint(path)
+            checkpoint, state, self._known = read_checkpoint(self.folder, name)
+            return checkpoint, state
         except (DamagedError, FileNotFoundError) as error:
+            self._entries.pop(key, None)
             if not self.path.exists():
                 raise self._fenced() from error
             with contextlib.suppress(OSError):
-                os.replace(path, path.with_suffix(".damaged"))
+                self.folder.set_aside(name, f"{name.removesuffix('.arrow')}.damaged")
             raise TransientError(
-                f"node {self.name}: checkpoint {path} cannot be used ({error}); start the node "
-                "again, from the checkpoint before it",
+                f"node {self.name}: checkpoint {self.path / name} cannot be used ({error}); "
+                "start the node again, from the checkpoint before it",
                 node=self.name,
                 checkpoint=key,
             ) from error
 
     def drop_before(self, key: int) -> None:
         """Forget the checkpoints before one, and now and then the determinants before them."""
-        keys = self.keys()
         for name in self._names():
             found = _EVER.fullmatch(name)
             if found and int(found.group(1)) < key:
-                (self.path / name).unlink(missing_ok=True)
-        kept = [one for one in keys if one >= key]
+                self.folder.delete(name)
+                self._entries.pop(int(found.group(1)), None)
+        kept = self.epochs()
+        if kept:
+            self._drop_segments(kept)
         if kept and self._log.size_bytes > LOG_BYTES_MAX:
-            begin = read_report(self.checkpoint_path(kept[0])).stamp
+            begin = self._entries[min(kept)].stamp
             self._log.cut(lambda stamp: stamp > begin, begin)
+
+    def _drop_segments(self, kept: Iterable[int]) -> None:
+        """Delete the files that no checkpoint refers to; newer ones belong to one that comes."""
+        used = {name for key in kept for name in self._entries[key].segments}
+        newest = max(kept)
+        for name in self._names():
+            found = _SEGMENT.fullmatch(name)
+            if found and name not in used and int(found.group(1)) <= newest:
+                self.folder.delete(name)
 
     def keep_from(self, epoch: int) -> None:
         """Keep the newest checkpoint at or before an epoch and all after it; forget the others."""
@@ -167,9 +199,9 @@ class NodeStore:
         """
         for newer in self.keys():
             if newer > key:
-                path = self.checkpoint_path(newer)
-                os.truncate(path, 0)
-                os.replace(path, path.with_suffix(".void"))
+                name = checkpoint_name(newer)
+                self._entries.pop(newer, None)
+                self.folder.set_aside(name, f"{name.removesuffix('.arrow')}.void")
         self._log.cut(lambda stamp: stamp <= trim, through=through)
 
     # -- determinants ----------------------------------------------------------------------------
@@ -198,11 +230,11 @@ class NodeStore:
 
     def checkpoint_path(self, key: int) -> Path:
         """The file of a checkpoint."""
-        return self.path / f"checkpoint-{key:012d}.arrow"
+        return self.path / checkpoint_name(key)
 
     def _names(self) -> list[str]:
         try:
-            return os.listdir(self.path)
+            return self.folder.names()
         except FileNotFoundError as error:
             raise self._fenced() from error
 
@@ -213,6 +245,11 @@ class NodeStore:
             node=self.name,
             incarnation=self.incarnation,
         )
+
+
+def checkpoint_name(key: int) -> str:
+    """The file of a checkpoint in a node's folder."""
+    return f"checkpoint-{key:012d}.arrow"
 
 
 def fence(
@@ -283,7 +320,7 @@ def read_stored(
     for key in keys:
         path = store.checkpoint_path(key)
         try:
-            saved.append(Saved(key, read_report(path)))
+            saved.append(Saved(key, store.manifest(key).report))
         except (DamagedError, FileNotFoundError) as error:
             log.warning("node %s: checkpoint %s is left out: %s", store.name, path, error)
     return Stored(tuple(saved), determinants, through=store.through())

@@ -19,9 +19,11 @@ from penstock.engine.durable import SpillFile
 from penstock.engine.durable.checkpoint_file import (
     DamagedError,
     read_checkpoint,
-    read_report,
+    read_manifest,
     write_checkpoint,
 )
+from penstock.engine.durable.folder import LocalFolder
+from penstock.engine.durable.segments import Known
 from penstock.engine.frozen import freeze, thaw
 from penstock.errors import InvariantError
 
@@ -47,10 +49,22 @@ def bundle(number: int, *parts: Part) -> Bundle:
 
 def written(path: Path, log: Any = None, state: ChainState | None = None) -> Path:
     size = write_checkpoint(
-        path / "file", Checkpoint(REPORT, log or {}), state or ChainState(), sync=True
-    )
-    assert size == (path / "file").stat().st_size
-    return path / "file"
+        LocalFolder(path, sync=True),
+        "checkpoint-1.arrow",
+        Checkpoint(REPORT, log or {}),
+        state or ChainState(),
+        Known(),
+    ).size
+    assert size == sum(file.stat().st_size for file in path.iterdir())
+    return path / "checkpoint-1.arrow"
+
+
+def read(path: Path) -> tuple[Checkpoint, ChainState]:
+    return read_checkpoint(LocalFolder(path.parent, sync=False), path.name)[:2]
+
+
+def report_of(path: Path) -> Report:
+    return read_manifest(LocalFolder(path.parent, sync=False), path.name).report
 
 
 def test_report_and_log_come_back(tmp_path: Path) -> None:
@@ -64,19 +78,19 @@ def test_report_and_log_come_back(tmp_path: Path) -> None:
         10: (),
     }
     path = written(tmp_path, log)
-    checkpoint, state = read_checkpoint(path)
-    assert checkpoint.report == read_report(path) == REPORT
+    checkpoint, state = read(path)
+    assert checkpoint.report == report_of(path) == REPORT
     assert checkpoint.log == log
     assert state == ChainState()
     assert checkpoint.log[8][0].parts[0].payload is checkpoint.log[9][0].parts[0].payload
 
 
 def test_spilled_payloads_and_buffers_are_written_as_what_they_stand_for(tmp_path: Path) -> None:
-    spill = SpillFile(tmp_path)
+    spill = SpillFile()
     batch = pa.record_batch({"n": [1, 2]})
     raw = pa.py_buffer(b"abc")
     log = {8: (bundle(3, data(Spilled(spill.write(batch))), data(raw)),)}
-    checkpoint, _ = read_checkpoint(written(tmp_path, log))
+    checkpoint, _ = read(written(tmp_path, log))
     one, two = (part.payload for part in checkpoint.log[8][0].parts)
     assert one == batch
     assert two == raw
@@ -92,7 +106,7 @@ def test_the_state_of_a_chain_comes_back(tmp_path: Path) -> None:
         ((0, Time.root(5), batch), (1, Time.root(6), batch)),
         ((3, None), (4, 80)),
     )
-    _, back = read_checkpoint(written(tmp_path, state=state))
+    _, back = read(written(tmp_path, state=state))
     assert back == state
     assert back.pending[0][2] is back.pending[1][2]
     assert thaw(back.stages[0].values, back.stages[0].tables)["rows"] == tables[0]
@@ -103,7 +117,7 @@ def test_a_large_table_of_several_chunks_comes_back(tmp_path: Path) -> None:
     schema = pa.schema({"n": pa.int64()})
     table = pa.concat_tables([pa.table({"n": range(n)}, schema) for n in (1, 200_000, 0, 3)])
     state = ChainState((StageState(("table", 0), (table,)),))
-    _, back = read_checkpoint(written(tmp_path, state=state))
+    _, back = read(written(tmp_path, state=state))
     assert back.stages[0].tables[0] == table
 
 
@@ -117,7 +131,7 @@ def test_any_changed_byte_is_noticed(tmp_path: Path) -> None:
         changed[position] ^= 4
         path.write_bytes(changed)
         try:
-            read_checkpoint(path)
+            read(path)
             unused += 1
         except DamagedError:
             pass
@@ -129,9 +143,9 @@ def test_a_file_that_ends_too_early_is_refused(tmp_path: Path, length: int) -> N
     path = written(tmp_path)
     path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(DamagedError):
-        read_report(path)
+        report_of(path)
     with pytest.raises(DamagedError):
-        read_checkpoint(path)
+        read(path)
 
 
 def test_a_payload_that_is_no_batch_is_refused(tmp_path: Path) -> None:
