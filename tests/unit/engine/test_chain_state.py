@@ -16,6 +16,7 @@ from penstock.engine.chain import ChainRunner
 from penstock.engine.chain_state import HISTORY, ChainState, Watermarks
 from penstock.errors import FunctionError
 from penstock.operators.combine import CombineVertex
+from penstock.operators.grown import table_of
 from penstock.physical import physical_plan
 from penstock.vertex import Vertex
 
@@ -149,6 +150,44 @@ def test_what_is_taken_does_not_change_any_more() -> None:
     (vertex,) = other.vertices
     assert isinstance(vertex, Total)
     assert (vertex.total, vertex.told) == (0, [])
+
+
+def timed(stream: Any) -> Any:
+    return stream.withColumn("t", "CAST(n AS TIMESTAMP)").withWatermark("t", 1)
+
+
+LARGE: dict[str, Any] = {
+    "aggregate": lambda s: s.groupBy("n").agg(F.count("*"), F.sum("n")),
+    "distinct": lambda s: s.dropDuplicates(["n"]),
+    "window": lambda s: timed(s).groupBy(F.window("t", 10**6), "n").agg(F.count("*")),
+    "join": lambda s: timed(s).join(
+        timed(s).select("n", "t AS u"), "n", "left", within=10**6, time=("t", "u")
+    ),
+}
+
+
+@pytest.mark.parametrize("family", LARGE)
+def test_taking_a_large_state_copies_nothing(family: str) -> None:
+    bench, feed = Bench(LARGE[family]), Bench(LARGE[family], position=0)
+    feed.runner.produce = lambda link, parts, time: [
+        bench.runner.deliver(0, batch, time) for _, batch, _ in parts
+    ]
+    bench.runner.open()
+    feed.runner.open()
+    for epoch in range(3):
+        numbers = pa.array(range(epoch * 30_000, (epoch + 1) * 30_000), pa.int64())
+        if family == "join":
+            for port, name in enumerate("tu"):
+                columns = {"n": numbers, name: numbers.cast(pa.timestamp("us"))}
+                bench.runner.deliver(port, pa.record_batch(columns), Time.root(epoch))
+        else:
+            feed.runner.emit(pa.record_batch({"n": numbers}), Time.root(epoch))
+        bench.runner.complete(epoch, None)
+    before = pa.total_allocated_bytes()
+    state = bench.runner.snapshot()
+    assert pa.total_allocated_bytes() - before < 100_000
+    tables = [table for stage in state.stages for table in stage.tables]
+    assert sum(table_of(table).nbytes for table in tables) > 500_000
 
 
 def test_an_object_that_cannot_be_kept_is_named_when_the_state_is_taken() -> None:
