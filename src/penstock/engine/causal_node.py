@@ -272,19 +272,21 @@ class CausalRunner(NodeRunner):
         epoch = effect.checkpoint.report.completed
         took = time.monotonic() - began
         self.work.snapshot_ns += int(took * 1e9)
-        logged = self.causal.log.bytes
+        store = self.store
         if self.remembers:
             self.memory[key] = (effect.checkpoint, state)
             while len(self.memory) > REMEMBERED:
                 del self.memory[min(self.memory)]
 
         def done(size: int, seconds: float) -> None:
-            self.keeper.call(lambda: self._saved(key, epoch, size, took + seconds, logged))
+            sizes = (size, store.log_size, store.state_size)
+            self.keeper.call(lambda: self._saved(key, epoch, sizes, took + seconds))
 
         self.keeper.writer.submit(self.store, key, effect.checkpoint, state, done)
 
-    def _saved(self, key: int, epoch: int, size: int, took_s: float, logged: int) -> None:
-        """A checkpoint is durable; ``logged`` bytes of it are what the node has sent."""
+    def _saved(self, key: int, epoch: int, sizes: tuple[int, int, int], took_s: float) -> None:
+        """A checkpoint is durable: bytes written, of these what was sent, and of all its state."""
+        size, logged, state = sizes
         self._writing = False
         self.work.saved(size, took_s)
         self._checkpoint_at = time.monotonic() + max(self.checkpoint_s, took_s / CHECKPOINT_SHARE)
@@ -299,7 +301,8 @@ class CausalRunner(NodeRunner):
                 "key": key,
                 "epoch": epoch,
                 "bytes": size,
-                "logged": min(size, logged),
+                "logged": logged,
+                "state": state,
                 "seconds": took_s,
             }
         )

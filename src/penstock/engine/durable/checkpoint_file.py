@@ -60,6 +60,10 @@ class Written(NamedTuple):
 
     size: int
     """The bytes that were written for it."""
+    log_size: int
+    """Of these, what the node had sent."""
+    state_size: int
+    """The bytes of its state, written now or before."""
     manifest: Manifest
     known: Known
 
@@ -91,8 +95,14 @@ def write_checkpoint(
         footer = msgpack.packb((VERSION, to_plain(checkpoint.report), rest, now.sizes))
         own.write(footer)
         own.write(_TAIL.pack(len(footer), zlib.crc32(footer), MAGIC))
-    fresh = sum(now.sizes.get(file, 0) for file in files)
-    return Written(own.size + fresh, Manifest(checkpoint.report, rest, dict(now.sizes)), now)
+    sizes = now.sizes
+    return Written(
+        own.size + sum(sizes.get(file, 0) for file in files),
+        sizes.get(files[1], 0),
+        own.size + sum(size for file, size in sizes.items() if file.startswith("state-")),
+        Manifest(checkpoint.report, rest, dict(sizes)),
+        now,
+    )
 
 
 def _grown(table: pa.Table | Grown) -> Grown:

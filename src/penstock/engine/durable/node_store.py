@@ -82,6 +82,8 @@ class NodeStore:
         self.folder = LocalFolder(self.path, sync)
         self._entries: dict[int, _Entry] = {}
         self._known = Known()
+        self.log_size = self.state_size = 0
+        """Of the last checkpoint: bytes written of what was sent, and all bytes of its state."""
         self.low_epoch = -1
         """No recovery goes back behind this epoch: checkpoints that are not needed for that go."""
         self._log = DeterminantLog(self.path / "determinants.log", sync)
@@ -129,6 +131,7 @@ class NodeStore:
         except FileNotFoundError as error:
             raise self._fenced() from error
         self._known = written.known
+        self.log_size, self.state_size = written.log_size, written.state_size
         self._entries[key] = _entry(written.manifest)
         return written.size
 

@@ -104,7 +104,9 @@ class LivePlan:
     def saved(self, body: Mapping[str, Any]) -> None:
         """A checkpoint is durable."""
         with self._lock:
-            self.meter.saved(body["node"], body["bytes"], body["logged"], body["seconds"])
+            self.meter.saved(
+                body["node"], body["bytes"], body["logged"], body["state"], body["seconds"]
+            )
 
     # -- measuring and planning ------------------------------------------------------------------
 

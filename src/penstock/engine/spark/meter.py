@@ -181,13 +181,17 @@ class Meter:
         while len(self._samples) > 2 and self._samples[1][0] < now_s - WINDOW_S:
             self._samples.popleft()
 
-    def saved(self, node: int, size: int, logged: int, seconds: float) -> None:
-        """A node's checkpoint is durable; ``logged`` bytes of it are what it has sent."""
-        state = max(1, size - logged)
+    def saved(self, node: int, size: int, logged: int, state: int, seconds: float) -> None:
+        """A node's checkpoint is durable.
+
+        ``logged`` bytes of the ``size`` that was written are what it has sent; ``state`` is what it
+        keeps, written now or with an earlier checkpoint.
+        """
         self.storage.wrote(size, seconds)
         # The time that the log took would be there without a checkpoint, too.
-        own = max(seconds * state / max(1, size), seconds - self.storage.s_per_byte * logged)
-        self._nodes[node].saved(state, min(seconds, own))
+        share = max(1, size - logged) / max(1, size)
+        own = max(seconds * share, seconds - self.storage.s_per_byte * logged)
+        self._nodes[node].saved(max(1, state), min(seconds, own))
 
     # -- what is known ---------------------------------------------------------------------------
 
