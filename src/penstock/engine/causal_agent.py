@@ -7,6 +7,7 @@ it.  All of it happens in the host's loop, between two steps of its nodes.
     {"kind": "fence", "round": n, "incarnations": {...}, …}   refuse the old ones, report
     {"kind": "open", "edges": [...]}                          send again after a position, go on
     {"kind": "plan", "orders": {...}}                         checkpoint so often, log or not
+    {"kind": "resume", "epoch": n}                            everybody has a checkpoint: go on
     {"kind": "settled"}                                       everybody is as good as any other
 """
 
@@ -29,6 +30,7 @@ from penstock.core.machine.causal import CausalMachine
 from penstock.core.machine.causal_effects import Checkpoint
 from penstock.core.machine.causal_loop import CausalLoop
 from penstock.core.machine.causal_source import CausalSource
+from penstock.core.machine.global_hold import multiple_at
 from penstock.core.progress.deltas import decode_changes
 from penstock.core.progress.exchange import Broadcast, LocalProgress
 from penstock.core.progress.marks import EPOCH_END
@@ -43,7 +45,7 @@ from penstock.engine.host import Host
 from penstock.engine.store import BoundaryLog
 from penstock.errors import PeerError, PenstockError, TransientError
 from penstock.physical import PhysicalPlan
-from penstock.regimes import PAUSES
+from penstock.regimes import PAUSES, Eager
 from penstock.tracking import TrackingPlan
 
 __all__ = ["CausalAgent"]
@@ -135,6 +137,10 @@ class CausalAgent:
             self._open(body)
         elif kind == "settled":
             self.host.pause(0.0)
+        elif kind == "resume":
+            for runner in self._runners():
+                runner.perform(runner.causal.resume(body["epoch"]))
+                self.host.count(runner)
         elif kind == "plan":
             self.run = {**self.run, "orders": body["orders"]}
             for runner in self._runners():
@@ -296,6 +302,10 @@ class CausalAgent:
         outlets = outlets_of(self.plan, node, counted)
         budget = self.run["log_bytes"]
         logged = node not in self.run["logless"]
+        checkpointed = Kind(self.run["kinds"][node]) in _WITH_STATE
+        hold_after = None
+        if chain.regime.whole_flow:
+            hold_after = multiple_at(start.completed + 1, self._every(node))
         if self.tracking is not None and counted is not None:
             return CausalLoop(
                 node,
@@ -309,6 +319,7 @@ class CausalAgent:
                 budget_bytes=budget,
                 tracking=counted,
                 logged=logged,
+                hold_after=hold_after,
             )
         if chain.is_source:
             return CausalSource(
@@ -335,6 +346,8 @@ class CausalAgent:
             clean=self._is_clean(node),
             logged=logged,
             checkpoint_every=self._every(node) if self._is_clean(node) else None,
+            eager=isinstance(chain.regime, Eager) and checkpointed,
+            hold_after=hold_after,
         )
 
     def _source(self, runner: CausalRunner, start: Start) -> CausalSourceDriver:

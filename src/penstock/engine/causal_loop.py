@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.core.machine.causal_effects import Flushed
 from penstock.core.machine.causal_loop import CausalLoop
 from penstock.core.machine.messages import Deliver, Message
 from penstock.core.progress.marks import EPOCH_END
@@ -84,6 +85,14 @@ class LoopRunner(HoldingRunner):
             counts.asked(effect.time)
         else:
             super()._deliver(effect)
+
+    def _tell_flushed(self, effect: Flushed) -> None:
+        # Its checkpoint is taken when nothing of the block is under way inside any more.
+        ended = self.looping.newest >= EPOCH_END
+        if self.store is None or ended or self.checkpoint_epoch >= effect.epoch:
+            super()._tell_flushed(effect)
+        else:
+            self._flushed = effect
 
     def passed(self, is_passed: Callable[[int], bool]) -> bool:
         if not is_passed(self._block_end):

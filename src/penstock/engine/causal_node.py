@@ -25,6 +25,7 @@ from penstock.core.machine.causal import CausalMachine
 from penstock.core.machine.causal_effects import (
     CausalEffect,
     Checkpoint,
+    Flushed,
     ReadAgain,
     Recall,
     Recovered,
@@ -108,6 +109,10 @@ class CausalRunner(NodeRunner):
     _determinants: list[Diff] = field(default_factory=list)
     _checkpoint_at: float = field(default_factory=time.monotonic)
     _writing: bool = False
+    _again: bool = False
+    """Whether a checkpoint was wanted while another was being written."""
+    _flushed: Flushed | None = None
+    """To be told when the checkpoint that is being written is durable."""
 
     @property
     def causal(self) -> CausalMachine:
@@ -172,7 +177,7 @@ class CausalRunner(NodeRunner):
         try:
             while self._work and not self._retired:
                 effect = self._work.popleft()
-                _PERFORM[type(effect)](self, effect)
+                getattr(self, _PERFORM[type(effect)])(effect)
         finally:
             self._busy = False
 
@@ -262,8 +267,14 @@ class CausalRunner(NodeRunner):
         return time.monotonic() >= self._checkpoint_at + wait_s
 
     def _take_checkpoint(self, effect: TakeCheckpoint) -> None:
-        # A state that knows of an end of its input is of no use to the next run.
-        if self.store is None or self._writing or effect.checkpoint.report.newest >= EPOCH_END:
+        if self.store is None:
+            return
+        if effect.checkpoint.report.newest >= EPOCH_END:
+            # A state that knows of an end of its input is of no use to the next run.
+            self.perform(self.causal.checkpoint_stored(effect.checkpoint.report.completed))
+            return
+        if self._writing:
+            self._again = True
             return
         began = time.monotonic()
         state = self.chain.snapshot()
@@ -304,6 +315,31 @@ class CausalRunner(NodeRunner):
                 "logged": logged,
                 "state": state,
                 "seconds": took_s,
+            }
+        )
+        self._stored(epoch)
+
+    def _stored(self, epoch: int) -> None:
+        """What waited for a checkpoint may go on."""
+        self.perform(self.causal.checkpoint_stored(epoch))
+        if self._again and not self._writing:
+            self._again = False
+            self.perform(self.causal.take_checkpoint())
+        if self._flushed is not None and not self._writing:
+            flushed, self._flushed = self._flushed, None
+            self._tell_flushed(flushed)
+
+    def _tell_flushed(self, effect: Flushed) -> None:
+        if self._writing:
+            self._flushed = effect
+            return
+        self.keeper.tell(
+            {
+                "kind": "flushed",
+                "node": self.node,
+                "incarnation": self.machine.incarnation,
+                "epoch": effect.epoch,
+                "waiting": effect.waiting,
             }
         )
 
@@ -411,23 +447,24 @@ def _copied(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.ipc.read_record_batch(batch.serialize(), batch.schema)
 
 
-_PERFORM: dict[type[Any], Callable[[CausalRunner, Any], None]] = {
-    Send: CausalRunner._send,
-    Deliver: CausalRunner._deliver,
-    EndStep: CausalRunner._end_step,
-    Complete: CausalRunner._complete,
-    GateClosed: CausalRunner._gate_closed,
-    Finish: CausalRunner._finished,
-    Restated: CausalRunner._restated,
-    Recall: CausalRunner._recall,
-    StoreCut: CausalRunner._store_cut,
-    StoreDeterminants: CausalRunner._add_determinants,
-    TakeCheckpoint: CausalRunner._take_checkpoint,
-    Spill: CausalRunner._spill,
-    ReadAgain: CausalRunner._read_again,
-    ResumeReading: CausalRunner._resume_reading,
-    Recovered: CausalRunner._recovered,
-    TellReport: CausalRunner._report,
-    TellOpened: CausalRunner._opened,
-    Retire: CausalRunner._retire,
+_PERFORM: dict[type[Any], str] = {  # by name: what a kind of node overrides counts
+    Send: "_send",
+    Deliver: "_deliver",
+    EndStep: "_end_step",
+    Complete: "_complete",
+    GateClosed: "_gate_closed",
+    Finish: "_finished",
+    Restated: "_restated",
+    Recall: "_recall",
+    StoreCut: "_store_cut",
+    StoreDeterminants: "_add_determinants",
+    TakeCheckpoint: "_take_checkpoint",
+    Spill: "_spill",
+    Flushed: "_tell_flushed",
+    ReadAgain: "_read_again",
+    ResumeReading: "_resume_reading",
+    Recovered: "_recovered",
+    TellReport: "_report",
+    TellOpened: "_opened",
+    Retire: "_retire",
 }

@@ -258,7 +258,7 @@ class Host:
     def _next(self, runner: NodeRunner) -> None:
         taken = runner.next_messages()
         runner.handle([message for _, message in taken])
-        self._count(runner)
+        self.count(runner)
         for peer, message in taken:
             runner.queued_bytes -= message.size
             if peer != LOCAL:
@@ -276,7 +276,7 @@ class Host:
                     if source.step(now_us()):
                         worked = True
                         self._held(runner.node, worked=True)
-                    self._count(runner)
+                    self.count(runner)
                     runner.busy_ns += time.perf_counter_ns() - started
         return worked
 
@@ -300,15 +300,15 @@ class Host:
             started = time.perf_counter_ns()
             if counts.tracking.depth:
                 while runner.chain.notify(partial(view.complete, place)):
-                    self._count(runner)
+                    self.count(runner)
                     worked = True
             while runner.region and self._passed(counts.tracking, runner.region[0][0]):
                 epoch, watermark_us, cut_us = runner.region.popleft()
                 runner.perform(runner.machine.region_completed(epoch, watermark_us, cut_us))
-                self._count(runner)
+                self.count(runner)
                 worked = True
             if runner.passed(partial(self._passed, counts.tracking)):
-                self._count(runner)
+                self.count(runner)
                 self._look = worked = True
             runner.busy_ns += time.perf_counter_ns() - started
         return worked
@@ -322,7 +322,7 @@ class Host:
             return view.complete(tracking.place, Time.root(epoch))
         return all(at.epoch > epoch for at in view.frontier(tracking.place).elements)
 
-    def _count(self, runner: NodeRunner) -> None:
+    def count(self, runner: NodeRunner) -> None:
         """Hand over what one step of a node changed."""
         if runner.machine.counts is None or self._progress is None:
             return

@@ -29,6 +29,7 @@ REGIMES: list[Regime] = [
     Lazy(every="300 ms", selective=False),
     Batch(),
     Eager(),
+    GlobalCheckpoint(every=4),
 ]
 
 
@@ -80,8 +81,10 @@ def found(rows: list[dict[str, Any]]) -> Counter[tuple[int, int, int, int]]:
 def test_windows_under_every_regime(regime: Regime) -> None:
     flow = Flow()
     out = counted(keyed(flow)).memory()
-    run_killing(flow, ["counts[0]", "keyed[1]", "numbers[0]"], hosts=4, regime=regime)
+    query = run_killing(flow, ["counts[0]", "keyed[1]", "numbers[0]"], hosts=4, regime=regime)
     assert found(out.toPylist()) == expected()
+    if regime.whole_flow:
+        assert len(query.recoveries[0]["restarted"]) == len(query.nodes())
 
 
 def test_a_mixture_with_a_parquet_sink(tmp_path: Path) -> None:
@@ -151,7 +154,7 @@ def edges(offset: int, n: int) -> pa.RecordBatch:
     )
 
 
-@pytest.mark.parametrize("regime", [Lazy(every=2), Eager()], ids=str)
+@pytest.mark.parametrize("regime", [Lazy(every=2), Eager(), GlobalCheckpoint(every=3)], ids=str)
 def test_a_loop_under_a_regime(regime: Regime) -> None:
     flow = Flow()
     source = flow.generate(edges, rate=2_000, rows=3_000, shards=2, name="edges")

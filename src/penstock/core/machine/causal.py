@@ -313,7 +313,7 @@ class CausalMachine(CausalPeers):
             return []
         if self.flushed is not None and self.flushed.epoch >= last:
             return []
-        if self.completed_epoch < last and not self._through(last):
+        if self.completed_epoch < last:
             return []
         heads = [items[0] for items in self._held.values()]
         least = min((m.time.epoch for item in heads for m in item), default=None)

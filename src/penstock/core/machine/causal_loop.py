@@ -151,10 +151,6 @@ class CausalLoop(CausalMachine):
         self._completable.append(Completion(epoch, watermark_us))
         return self._pump()
 
-    def _through(self, last: int) -> bool:
-        # What goes round may come from epochs that other gates have let in.
-        return False
-
     # -- starts ----------------------------------------------------------------------------------
 
     def _stated_by_all(self) -> list[CausalEffect]:

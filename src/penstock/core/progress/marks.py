@@ -95,13 +95,21 @@ class MarkAligner(Generic[S]):
     def through(self, sender: S, epoch: int) -> list[Completion]:
         """A sender has nothing left up to an epoch, though it does not mark it.
 
+        When nobody has, that epoch is complete, too: others have to learn of it.
+
         >>> aligner = MarkAligner(["a", "b"])
         >>> aligner.mark("a", 1, 20), aligner.through("b", 3)
         ([], [Completion(epoch=1, watermark_us=None)])
+        >>> aligner.through("a", 3)
+        [Completion(epoch=3, watermark_us=None)]
         """
         state = self._senders[sender]
         state.closed = max(state.closed, epoch)
-        return self._reached()
+        before = self.completed
+        found = self._reached()
+        if before < self.completed == epoch and not (found and found[-1].epoch == epoch):
+            found.append(Completion(epoch, self._watermark_at(epoch)))
+        return found
 
     def _reached(self) -> list[Completion]:
         reached = min(s.closed for s in self._senders.values())

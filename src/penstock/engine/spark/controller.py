@@ -180,8 +180,15 @@ class Controller(HostEvents):
             lambda sink: self.machine.committed[sink],
             self.hub,
             purges=self.settings.recovery == "purge",
-            regime=self.settings.regime,
+            pause_every=self._pause_every(),
         )
+
+    def _pause_every(self) -> int | None:
+        """After so many epochs the whole flow waits for everybody's checkpoints; None: never."""
+        regime = self.settings.regime
+        if regime is None or not regime.whole_flow:
+            return None
+        return regime.epochs(self.settings.us("epochInterval"))
 
     def _one_machine(self) -> bool:
         """Whether all hosts share this machine's files."""

@@ -22,6 +22,8 @@ from penstock.core.causal.codec import record_from, report_from, to_plain
 from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.core.causal.reports import Report, Saved, Stored
 from penstock.core.causal.times import ZERO
+from penstock.core.machine.causal_effects import Flushed
+from penstock.core.machine.global_hold import GlobalHold
 from penstock.core.machine.recovery import (
     Collect,
     FenceStore,
@@ -45,7 +47,7 @@ from penstock.engine.store import BoundaryLog
 from penstock.engine.store_log import seen_epoch, write_durably
 from penstock.errors import HostLostError, PenstockError
 from penstock.physical import PhysicalPlan, PlannedStage
-from penstock.regimes import PAUSES, Regime
+from penstock.regimes import PAUSES
 
 __all__ = ["Recovery", "RecoveryEntry"]
 
@@ -104,7 +106,7 @@ class Recovery:
         published: Callable[[str], int],
         hub: ProgressHub | None,
         purges: bool = False,
-        regime: Regime | None = None,
+        pause_every: int | None = None,
     ) -> None:
         self.plan = plan
         self.graph = graph
@@ -118,7 +120,11 @@ class Recovery:
         self._hub = hub
         self._purges = purges
         self._record_path = place.directory / "recovery.json"
-        self.machine = RecoveryMachine(graph, self._read_record())
+        self.machine = RecoveryMachine(
+            graph, self._read_record(), all_together=pause_every is not None
+        )
+        self._pause_every = pause_every
+        self._hold: GlobalHold | None = None
         self._work: deque[RecoveryEffect] = deque()
         self._gone: list[int] = []
         self._held: dict[int, list[dict[str, Any]]] = {}
@@ -182,6 +188,9 @@ class Recovery:
             return True
         elif kind == "broken":
             effects = machine.lost({body["node"]: body["incarnation"]})
+        elif kind == "flushed":
+            self._flushed(body)
+            return True
         elif kind == "saved":
             if body["incarnation"] == self._incarnation(body["node"]):
                 self.watch.saved(body["node"], body["epoch"])
@@ -190,6 +199,15 @@ class Recovery:
             return False
         self._perform(effects)
         return True
+
+    def _flushed(self, body: dict[str, Any]) -> None:
+        """A node waits for everybody's checkpoints."""
+        if self._hold is None or body["incarnation"] != self._incarnation(body["node"]):
+            return
+        epoch = self._hold.flushed(body["node"], Flushed(body["epoch"], body["waiting"]))
+        if epoch is not None:
+            for host in self._hosts():
+                self._tell(host, {"kind": "resume", "epoch": epoch})
 
     # -- what is known ---------------------------------------------------------------------------
 
@@ -312,6 +330,10 @@ class Recovery:
         for entry in self._unfinished() if starts else ():
             # A plan for more failures takes the place of the one before.
             entry.planned_us, entry.restarted = now_us(), names
+        if starts and self._pause_every is not None:
+            fed = [node for node in self.graph.order if self.graph.parents[node]]
+            completed = min(e.start.completed for some in starts.values() for e in some)
+            self._hold = GlobalHold(fed, self._pause_every, completed)
         loops = [e for some in starts.values() for e in some if e.node in self.graph.units]
         if loops and self._hub is not None:
             self._hub.restart(loops[0].start.completed)
