@@ -76,7 +76,8 @@ def test_the_results_of_jobs_are_exact_though_hosts_are_killed_while_they_run(
     assert last is not None
     [stage] = last.sparkStages
     assert stage["jobs"] > 1
-    assert (stage["waitingEpochs"], stage["reason"]) == (0, None)
+    assert (stage["waitingEpochs"], stage["behindEpochs"], stage["reason"]) == (0, 0, None)
+    assert stage["doneEpoch"] > 0
 
 
 def state(query: Any) -> str:

@@ -125,6 +125,8 @@ class Frames:
             job = SparkJob(session, plan.flow, name, work)
             self._runners[sinks[work]] = FrameRunner(name, work, job, on_broken, InheritableThread)
         self._stopped = False
+        self._last: list[dict[str, Any]] | None = None
+        """What was to be said at the end; the folders may be gone."""
 
     def start(self) -> None:
         """The flow runs."""
@@ -154,6 +156,7 @@ class Frames:
         for runner in self._runners.values():
             if not runner.join(JOIN_S):
                 log.warning("stage %r: its function still runs, and is left behind", runner.name)
+        self._last = self.figures()
         for work in self._works:
             if work.temporary is not None:
                 work.temporary.cleanup()
@@ -162,6 +165,8 @@ class Frames:
 
     def figures(self) -> list[dict[str, Any]]:
         """What the progress says of each."""
+        if self._last is not None:
+            return self._last
         return [runner.figures() for runner in self._runners.values()]
 
     def failures(self) -> dict[str, str]:
