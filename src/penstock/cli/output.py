@@ -14,7 +14,14 @@ from rich.table import Table
 
 from penstock.errors import PenstockError, UsageError
 
-__all__ = ["errors", "print_json", "print_table", "reporting_errors", "set_up_logging"]
+__all__ = [
+    "errors",
+    "print_json",
+    "print_rows",
+    "print_table",
+    "reporting_errors",
+    "set_up_logging",
+]
 
 errors = Console(stderr=True)
 
@@ -29,6 +36,16 @@ def print_table(title: str, rows: dict[str, Any]) -> None:
     table = Table(title=title, show_header=False)
     for name, value in rows.items():
         table.add_row(name.replace("_", " "), _readable(value))
+    Console().print(table)
+
+
+def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
+    """Rows under the names of their columns, for people."""
+    table = Table(title=title)
+    for name in rows[0] if rows else ():
+        table.add_column(name.replace("_", " "))
+    for row in rows:
+        table.add_row(*map(_readable, row.values()))
     Console().print(table)
 
 
