@@ -13,6 +13,7 @@ from penstock.cli import plan as plan_command
 from penstock.cli import simulate as simulate_command
 from penstock.cli.bench import bench_app
 from penstock.cli.output import print_json, set_up_logging
+from penstock.errors import SettingsError
 
 __all__ = ["app"]
 
@@ -40,6 +41,7 @@ class Demo(StrEnum):
     """The demos."""
 
     ysb = "ysb"
+    adserving = "adserving"
 
 
 @app.command()
@@ -67,25 +69,44 @@ def version(json: Json = False) -> None:
 @app.command()
 def demo(
     name: Annotated[Demo, typer.Argument(help="Which demo.")] = Demo.ysb,
-    seconds: Annotated[float, typer.Option(min=2, help="How long events are made.")] = 20,
-    rate: Annotated[float, typer.Option(min=100, help="Events per second.")] = 1_000_000,
-    hosts: Hosts = 4,
+    seconds: Annotated[
+        float | None, typer.Option(min=2, help="How long events are made; by default 20 or 30.")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=100, help="Events per second, of ysb a million.")
+    ] = None,
+    hosts: Annotated[
+        int | None, typer.Option(min=1, help="How many hosts (Spark tasks); by default 4 or 6.")
+    ] = None,
     kill: Annotated[
         int, typer.Option(min=0, help="Kill so many processes in the middle of it.")
     ] = 0,
+    database: Annotated[
+        str | None,
+        typer.Option(help="adserving: where to bill, sqlite:///... or postgresql://..."),
+    ] = None,
     master: Master = None,
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
     """Run a demo on Spark and check its results.
 
-    ysb: the Yahoo! Streaming Benchmark, ad views per campaign and second.  With --kill real
-    processes die on the way, and the display shows who restarts and how long it takes.
+    ysb: the Yahoo! Streaming Benchmark, ad views per campaign and second.
+    adserving: tweets, connected components, collaborative filtering, ad queries and billing, each
+    part with its own way of surviving.  With --kill real processes die on the way, and the display
+    shows who restarts and how long it takes.
     """
+    set_up_logging(verbose)
+    if name is Demo.adserving:
+        from penstock.cli.adserving import run_adserving
+
+        run_adserving(seconds or 30, rate, hosts or 6, master, json, kill, database)
+        return
     from penstock.cli.demo import run_ysb
 
-    set_up_logging(verbose)
-    run_ysb(seconds, rate, hosts, master, json, kill)
+    if database is not None:
+        raise SettingsError("demo ysb: --database is for adserving")
+    run_ysb(seconds or 20, rate or 1_000_000, hosts or 4, master, json, kill)
 
 
 @app.command()

@@ -9,7 +9,8 @@
              +--> ratings --> Spark's ALS --> [recommendations]          Batch
 
     queries --> versions noted --> serving --+--> answers                Causal, Ephemeral
-                                             +--> charges --> database   Eager
+                                             |
+                                         persisted --> charges, totals --> database   Eager
 
 ``[tables]`` are published in versions.  The serving part looks things up in them and has no edge to
 the parts that make them: it takes the newest versions there are, never waits for any, and nothing
@@ -64,6 +65,8 @@ ADVERTISERS = 12
 TOP = 3
 """So many hashtags of a component are popular."""
 SIZE_S, SLIDE_S = 4, 1
+BALANCES, STATISTICS = "ad_balances", "ad_statistics"
+"""Tables of the database: what each advertiser owes, and what this run has served."""
 HOUSE_AD = 0
 """Shown to users of whom nothing is known."""
 
@@ -259,6 +262,8 @@ class AdServing:
     flow: Flow = field(init=False)
     answers: Subscription = field(init=False)
     tables: dict[str, PublishedTable] = field(init=False, default_factory=dict)
+    writer: str = "adserving"
+    """Who bills; a new name for every run, if the database has balances already."""
     delivered: list[tuple[int, pa.Table]] = field(init=False, default_factory=list)
     """Arrival (ns) and rows of each epoch of answers."""
 
@@ -279,8 +284,10 @@ class AdServing:
             self._recommendations(tweets)
         with self.flow.part("serving"):
             answers = self._serving()
+            # Serving keeps nothing that could be sent again: billing must not have to ask for it.
+            served = answers.persist(name="served")
         with self.flow.part("billing", Eager()):
-            self._billing(answers)
+            self._billing(served)
         self.answers = answers.subscribe(name="answers")
 
     # -- the parts -------------------------------------------------------------------------------
@@ -360,26 +367,35 @@ class AdServing:
                 .name("serving")
             )
 
-    def _billing(self, answers: Stream) -> None:
-        paid = answers.keyBy("advertiser", shards=1)
+    def _billing(self, served: Stream) -> None:
+        paid = served.keyBy("advertiser", shards=1)
         paid.select("advertiser", "price AS cents", "1L AS ads").name("charges").database(
-            self.database, "balances", key="advertiser", add=["cents", "ads"], name="balances"
+            self.database,
+            BALANCES,
+            key="advertiser",
+            add=["cents", "ads"],
+            writer=self.writer,
+            name="balances",
         )
-        totals = answers.groupBy("advertiser").agg(
+        totals = served.groupBy("advertiser").agg(
             F.sum("price").alias("cents"), F.count("*").alias("ads")
         )
         totals._stage.shards = 1
         totals.name("statistics").database(
-            self.database, "statistics", key="advertiser", name="statistics_table"
+            self.database,
+            STATISTICS,
+            key="advertiser",
+            writer=f"{self.writer} statistics",
+            name="statistics_table",
         )
 
-    def collect(self, on_rows: Callable[[int, pa.Table], None] | None = None) -> None:
+    def collect(self, on_rows: Callable[[int, int, pa.Table], None] | None = None) -> None:
         """Take answers until the flow ends; run it in a thread of its own."""
         for epoch, rows in self.answers:
             arrived_ns = self.answers.received_ns[epoch]
             self.delivered.append((arrived_ns, rows))
             if on_rows is not None:
-                on_rows(arrived_ns, rows)
+                on_rows(epoch, arrived_ns, rows)
 
     def _publish(self, stream: Stream, name: str, newest: str | None = None) -> None:
         self.tables[name] = stream.toTable(name, newest=newest, keep=self.scale.keep)

@@ -6,7 +6,6 @@ tables that it says it saw, balances from the answers that were delivered.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,16 +19,18 @@ import pyarrow.dataset as ds
 from penstock.connectors.database_dialects import dialect_of
 from penstock.demos.adserving import (
     ADVERTISERS,
+    BALANCES,
     HOUSE_AD,
     POPULAR,
     SIZE_S,
     SLIDE_S,
+    STATISTICS,
     AdServing,
     ads,
     top_tags,
 )
 
-__all__ = ["Outcome", "check"]
+__all__ = ["Outcome", "balances", "check", "components_of"]
 
 SLIDE_US = SLIDE_S * 1_000_000
 COVERED = SIZE_S // SLIDE_S
@@ -82,8 +83,8 @@ class Outcome:
         )
 
 
-def check(run: AdServing) -> Outcome:
-    """Compare everything; the flow must have ended."""
+def check(run: AdServing, before: Integers | None = None) -> Outcome:
+    """Compare everything; the flow must have ended.  ``before`` is what the balances were."""
     answers = pa.concat_tables([rows for _, rows in run.delivered]) if run.delivered else None
     times = np.zeros(run.query_rows, dtype=np.int64)
     wrong = 0
@@ -94,8 +95,8 @@ def check(run: AdServing) -> Outcome:
         advertisers = answers["advertiser"].to_numpy()
         served[:, 0] = np.bincount(advertisers, answers["price"].to_numpy(), ADVERTISERS)
         served[:, 1] = np.bincount(advertisers, minlength=ADVERTISERS)
-    balances, statistics = (_balances(run.database, name) for name in ("balances", "statistics"))
-    off = balances - served
+    statistics = balances(run.database, STATISTICS)
+    off = balances(run.database) - (0 if before is None else before) - served
     windows, components_wrong, hashtags_wrong = _windows(run)
     return Outcome(
         queries=run.query_rows,
@@ -155,17 +156,16 @@ def _wrong_of(run: AdServing, rows: pa.Table, triple: dict[str, int]) -> int:
 # -- billing -------------------------------------------------------------------------------------
 
 
-def _balances(url: str, table: str) -> Integers:
-    """Cents and ads per advertiser."""
+def balances(url: str, table: str = BALANCES) -> Integers:
+    """Cents and ads per advertiser; none before there is a table."""
     found = np.zeros((ADVERTISERS, 2), dtype=np.int64)
-    with closing(dialect_of(url).connect()) as connection:
-        cursor = connection.cursor()
-        try:
+    dialect = dialect_of(url)
+    with closing(dialect.connect()) as connection:
+        if dialect.has_table(connection, table):
+            cursor = connection.cursor()
             cursor.execute(f"SELECT advertiser, cents, ads FROM {table}")
-        except sqlite3.OperationalError:  # no such table: nothing was ever billed
-            return found
-        for advertiser, cents, count in cursor.fetchall():
-            found[advertiser] = cents, count
+            for advertiser, cents, count in cursor.fetchall():
+                found[advertiser] = cents, count
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.demos.adserving import PARTS, AdServing
+from penstock.connectors.database import COMMITS
+from penstock.connectors.database_dialects import dialect_of, said
+from penstock.demos.adserving import BALANCES, PARTS, AdServing
 from penstock.engine.spark.query import FlowQuery
 
 __all__ = ["Drill", "LiveFigures", "figures", "recovered"]
@@ -31,8 +34,8 @@ TARGETS = (
 )
 """Who is killed, in turn: the part of the application and the stage."""
 WARM_S = 4.0
-"""Nobody is killed, and nothing is measured, in the first so many seconds of the queries."""
-COOL_S = 2.0
+"""Nobody is killed, and nothing is measured, in the first so many seconds."""
+COOL_S = 3.0
 """Nor is anybody killed in the last so many."""
 SETTLE_S = 1.0
 """So long after a recovery a query does not count as normal."""
@@ -100,41 +103,68 @@ class Drill:
 
 
 class LiveFigures:
-    """What the display shows of the queries of the last second."""
+    """What the display shows while the flow runs; told of answers, asks the database."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: AdServing, before: Any) -> None:
+        self._run = run
+        self._before = int(before[:, 1].sum()), int(before[:, 0].sum())
         self._lock = threading.Lock()
         self._recent: list[tuple[int, Floats]] = []
+        self._served: dict[int, tuple[int, int]] = {}
+        """Ads and cents of all answers up to an epoch."""
         self.answers = 0
+        self.cents = 0
 
-    def add(self, arrived_ns: int, rows: pa.Table) -> None:
+    def add(self, epoch: int, arrived_ns: int, rows: pa.Table) -> None:
         """Answers came."""
         latencies = _latencies_ms(arrived_ns, rows)
         with self._lock:
             self.answers += len(latencies)
+            self.cents += int(rows["price"].to_numpy().sum())
+            self._served[epoch] = self.answers, self.cents
             self._recent.append((arrived_ns, latencies))
-            oldest = arrived_ns - 1_000_000_000
-            while self._recent and self._recent[0][0] < oldest:
+            while self._recent[0][0] < arrived_ns - 1_000_000_000:
                 self._recent.pop(0)
 
-    def line(self) -> str:
-        """One line."""
+    def queries(self) -> str:
+        """What the queries of the last second saw."""
         with self._lock:
             recent = [latencies for _, latencies in self._recent]
         if not recent:
             return "no answers yet"
         values = np.concatenate(recent)
         p50, p99 = np.percentile(values, [50, 99])
-        return (
-            f"{len(values):,} queries/s, answered after {p50:.0f} ms (p50), {p99:.0f} ms (p99); "
-            f"{self.answers:,} so far"
+        return f"{len(values):,} queries/s, answered after {p50:.0f} ms (p50), {p99:.0f} ms (p99)"
+
+    def billing(self) -> str:
+        """Whether what was billed up to an epoch is what was served up to it."""
+        asked = (
+            f"SELECT (SELECT epoch FROM {COMMITS} WHERE writer = '{self._run.writer}'), "
+            f"SUM(ads), SUM(cents) FROM {BALANCES}"
         )
+        dialect = dialect_of(self._run.database)
+        try:
+            with closing(dialect.connect()) as connection:
+                cursor = connection.cursor()
+                cursor.execute(asked)
+                epoch, ads, cents = cursor.fetchone()
+        except dialect.errors() as error:
+            return f"billing: {said(error)}"
+        if epoch is None:
+            return "nothing billed yet"
+        with self._lock:
+            served = self._served.get(epoch)
+        billed = int(ads) - self._before[0], int(cents) - self._before[1]
+        if served is None:  # billed before the answers were delivered here
+            return f"{billed[0]:,} ads billed"
+        exact = "exactly as served" if billed == served else f"but {served[0]:,} were served"
+        return f"{billed[0]:,} ads billed, {billed[1] / 100:,.2f} in all, {exact}"
 
 
-def figures(run: AdServing, drill: Drill | None) -> dict[str, Any]:
-    """What queries saw: response times, normally and while others recovered, and gaps."""
+def figures(run: AdServing, drill: Drill | None, from_us: float) -> dict[str, Any]:
+    """What queries from a moment on saw: response times, also while others recovered, and gaps."""
     due_us, latency_ms, arrived_us = _answers(run)
-    warm = due_us >= run.queries.origin_us + WARM_S * 1e6
+    warm = due_us >= from_us
     kills = [] if drill is None else drill.done
     normal, elsewhere = warm.copy(), np.zeros(len(due_us), dtype=bool)
     gaps: list[float] = []
@@ -146,7 +176,7 @@ def figures(run: AdServing, drill: Drill | None) -> dict[str, Any]:
         after = (due_us <= end_us + SETTLE_S * 1e6) & (arrived_us >= kill["at_us"])
         normal &= ~after
         if kill["part"] == "serving":
-            gaps.append(_gap_ms(arrived_us[after], kill["at_us"]))
+            gaps += _gap_ms(arrived_us[after], kill["at_us"])
         else:
             elsewhere |= during
         if kill["recovered_us"] is not None:
@@ -160,7 +190,7 @@ def figures(run: AdServing, drill: Drill | None) -> dict[str, Any]:
             "recovery_p99": _percentile(latency_ms[elsewhere], 99),
             "recovery_queries": int(elsewhere.sum()),
         },
-        "query_gap_ms": round(max(gaps), 1) if gaps else None,
+        "query_gap_ms": max(gaps, default=None),
         "recovery_s": {part: recovery_s[part] for part in PARTS if part in recovery_s},
         "kills": len(kills),
         "each": [
@@ -193,10 +223,10 @@ def _latencies_ms(arrived_ns: int, rows: pa.Table) -> Floats:
     return np.asarray((arrived_ns / 1000 - asked_us) / 1000)
 
 
-def _gap_ms(arrived_us: Floats, since_us: float) -> float:
-    """The longest time without an answer."""
-    times = np.sort(np.concatenate([[since_us], np.unique(arrived_us[arrived_us >= since_us])]))
-    return float(np.diff(times).max() / 1000) if len(times) > 1 else float("inf")
+def _gap_ms(arrived_us: Floats, since_us: float) -> list[float]:
+    """The longest time without an answer, if any came."""
+    times = np.concatenate([[since_us], np.unique(arrived_us[arrived_us >= since_us])])
+    return [round(float(np.diff(times).max() / 1000), 1)] if len(times) > 1 else []
 
 
 def _percentile(values: Floats, percent: float) -> float | None:
