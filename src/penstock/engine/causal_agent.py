@@ -9,6 +9,7 @@ it.  All of it happens in the host's loop, between two steps of its nodes.
     {"kind": "plan", "orders": {...}}                         checkpoint so often, log or not
     {"kind": "resume", "epoch": n}                            everybody has a checkpoint: go on
     {"kind": "settled"}                                       everybody is as good as any other
+    {"kind": "checkpoint", "epoch": e, "now": False}          save the state when e is complete
 """
 
 from __future__ import annotations
@@ -141,6 +142,9 @@ class CausalAgent:
             for runner in self._runners():
                 runner.perform(runner.causal.resume(body["epoch"]))
                 self.host.count(runner)
+        elif kind == "checkpoint":
+            for runner in self._runners():
+                runner.ask_checkpoint(body["epoch"], body["now"])
         elif kind == "plan":
             self.run = {**self.run, "orders": body["orders"]}
             for runner in self._runners():
@@ -176,6 +180,7 @@ class CausalAgent:
         self.host.pause(PAUSE_MAX_S)
         for runner in sorted(self._runners(), key=lambda runner: runner.pause):
             runner.perform(runner.causal.fence(body["incarnations"], body["round"]))
+        self.tell({"kind": "fenced", "round": body["round"], "host": self.host.number})
 
     def _open(self, body: dict[str, Any]) -> None:
         self.host.placement.update(body["placement"])
@@ -236,6 +241,7 @@ class CausalAgent:
             runner.key = store.newest()
         if state is not None:
             runner.chain.restore(state, start.completed)
+            runner.checkpoint_epoch = start.completed
         else:
             runner.chain.open()
         for stage in chain.stages:

@@ -77,6 +77,13 @@ class LoopRunner(HoldingRunner):
     def _checkpoint_due(self, epoch: int, calm: bool) -> bool:
         return False
 
+    def ask_checkpoint(self, epoch: int, now: bool) -> None:
+        """The next end of a block answers it: only there is nothing of later epochs inside."""
+        if self.checkpoint_epoch >= epoch:
+            super().ask_checkpoint(epoch, now)
+        elif self.store is not None:
+            self.asked = (min(epoch, self._block_end) if now else epoch, epoch)
+
     def _deliver(self, effect: Deliver) -> None:
         outside = effect.link not in self.looping.inside
         counts = self.machine.counts

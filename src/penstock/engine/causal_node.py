@@ -95,6 +95,8 @@ class CausalRunner(NodeRunner):
     key: int = 0
     """Of the newest checkpoint."""
     checkpoint_epoch: int = -1
+    asked: tuple[int, int] | None = None
+    """A checkpoint was asked for: of this epoch or a later one, and by which name."""
     messages_out: int = 0
     work: NodeWork = field(default_factory=NodeWork)
     checkpoint_epochs: int | None = None
@@ -211,7 +213,9 @@ class CausalRunner(NodeRunner):
         watermarks = self.chain.complete(effect.epoch, effect.watermark_us)
         self._release(effect.epoch)
         calm = self.chain.rows_out == rows
-        if self.store is not None and self._checkpoint_due(effect.epoch, calm):
+        if self.store is not None and (
+            self._checkpoint_asked(effect.epoch) or self._checkpoint_due(effect.epoch, calm)
+        ):
             machine.checkpoint_due = True
         self._note()
         self.perform(machine.completed(effect.epoch, watermarks, cut_us))
@@ -263,8 +267,37 @@ class CausalRunner(NodeRunner):
         if self.checkpoint_epochs is not None:
             self.causal.checkpoint_every = self.checkpoint_epochs
             return False  # the machine says when
+        if self.asked is not None:
+            return False  # another one is about to be taken, of the epoch that was asked for
         wait_s = 0.0 if calm else self.checkpoint_s
         return time.monotonic() >= self._checkpoint_at + wait_s
+
+    def ask_checkpoint(self, epoch: int, now: bool) -> None:
+        """Take a checkpoint as soon as an epoch is complete, or ``now``, whatever is complete."""
+        if self.store is None or self._retired:
+            return
+        done = self.causal.completed_epoch
+        if self.checkpoint_epoch >= (done if now else epoch):
+            self._answer(epoch)
+            return
+        self.asked = (min(epoch, done) if now else epoch, epoch)
+        if self._checkpoint_asked(done):
+            self.perform(self.causal.take_checkpoint())
+
+    def _checkpoint_asked(self, epoch: int) -> bool:
+        ended = self.causal.newest >= EPOCH_END
+        return self.asked is not None and epoch >= self.asked[0] and not ended
+
+    def _answer(self, asked: int) -> None:
+        """What was asked for is durable."""
+        self.keeper.tell(
+            {
+                "kind": "kept",
+                "node": self.node,
+                "incarnation": self.machine.incarnation,
+                "asked": asked,
+            }
+        )
 
     def _take_checkpoint(self, effect: TakeCheckpoint) -> None:
         if self.store is None:
@@ -276,6 +309,10 @@ class CausalRunner(NodeRunner):
         if self._writing:
             self._again = True
             return
+        answers = self._checkpoint_asked(effect.checkpoint.report.completed)
+        asked = self.asked[1] if answers and self.asked is not None else None
+        if answers:
+            self.asked = None
         began = time.monotonic()
         state = self.chain.snapshot()
         self._writing = True
@@ -291,7 +328,13 @@ class CausalRunner(NodeRunner):
 
         def done(size: int, seconds: float) -> None:
             sizes = (size, store.log_size, store.state_size)
-            self.keeper.call(lambda: self._saved(key, epoch, sizes, took + seconds))
+
+            def saved() -> None:
+                self._saved(key, epoch, sizes, took + seconds)
+                if asked is not None and not self._retired:
+                    self._answer(asked)
+
+            self.keeper.call(saved)
 
         self.keeper.writer.submit(self.store, key, effect.checkpoint, state, done)
 

@@ -44,6 +44,7 @@ class RunSettings:
     regime: Regime | None = None
     guarantee: str = "exactly-once"
     checkpointInterval: Duration = "1 second"
+    rollbackWindow: Duration = "0 seconds"
     logs: str = "references"
     logBytes: int = 64 << 20
     standby: int = 0
@@ -107,6 +108,7 @@ class RunSettings:
             "progressInterval",
             "checkpointInterval",
             "planInterval",
+            "rollbackWindow",
         ):
             settings.us(name)
         return settings

@@ -11,14 +11,15 @@ go back if some nodes failed; never stores or sends anything. The graph becomes 
   undone (:data:`~penstock.core.rollback.transformers.REPLAYED`), and what a log still holds is
   never lost: constraints remain only behind nodes without a log.
 
-The newest checkpoint of a node is not offered before the next is durable: if it proves damaged, the
-one before it will do. What a sink has published it never takes back, so that is its offer.
+A node's checkpoint is not offered before the next one would do as well: if that proves damaged, the
+one before it is left. What a sink has published it never takes back, so that is its offer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.core.rollback.metadata import Edge, Kept, Offer, RollbackGraph
@@ -48,8 +49,6 @@ class WouldRestart:
 class SpanWatch:
     """Low-watermarks of a flow, kept up to date; and what failures would do.
 
-    ``logless`` nodes keep no log of what they sent.
-
     >>> graph = CausalGraph({0: Kind.SOURCE, 1: Kind.STATEFUL, 2: Kind.SINK}, {1: (0,), 2: (1,)})
     >>> watch = SpanWatch(graph)
     >>> for epoch in (4, 9, 14):
@@ -61,9 +60,10 @@ class SpanWatch:
     (WouldRestart(node=1, to=14, because=None, why='failed'),)
     """
 
-    def __init__(self, graph: CausalGraph, logless: frozenset[int] = frozenset()) -> None:
+    def __init__(self, graph: CausalGraph, logless: frozenset[int] | None = None) -> None:
         self.graph = graph
-        self.logless = logless
+        self.logless = graph.logless if logless is None else logless
+        """Nodes that keep no log of what they sent."""
         self._heads = [
             node
             for node in graph.order
@@ -75,7 +75,9 @@ class SpanWatch:
             for member in graph.together[head]
         }
         self._fed = self._receivers()
-        self._regions = _regions(graph)
+        self._regions: dict[int, list[int]] = {}
+        for node in graph.order:
+            self._regions.setdefault(graph.regions[node], []).append(node)
         self._monitor = SpanMonitor(self._reduced(lambda _: True))
         self._kept: dict[int, list[int]] = {node: [-1] for node in self._number}
         self._changed: set[int] = set()
@@ -122,8 +124,7 @@ class SpanWatch:
             return False
         for number in sorted(self._changed):
             low = _epoch(self._monitor.low(number))
-            offers = [low, *(epoch for epoch in self._offered(number) if epoch > low)]
-            self._monitor.learn(number, Kept(tuple(self._offer(number, e) for e in offers)))
+            self._monitor.learn(number, Kept(self._durable_offers(number, low)))
         self._changed.clear()
         raised = self._monitor.advance().raised
         for number in raised:
@@ -143,7 +144,7 @@ class SpanWatch:
 
     def region_low(self, node: int) -> int:
         """No failure takes anybody who is connected with a node behind this epoch."""
-        return min((self.low(other) for other in self._regions[node]), default=-1)
+        return min((self.low(other) for other in self._near(node)), default=-1)
 
     def low_epoch(self) -> int:
         """No failure takes anybody behind this epoch."""
@@ -152,8 +153,11 @@ class SpanWatch:
 
     def held_by(self, node: int) -> int:
         """The node whose low-watermark keeps back those that are connected with this one."""
-        near = [other for other in self._regions[node] if other in self._number]
+        near = [other for other in self._near(node) if other in self._number]
         return min(near, key=lambda other: (self.low(other), other), default=node)
+
+    def _near(self, node: int) -> list[int]:
+        return self._regions[self.graph.regions[node]]
 
     def kept(self, node: int) -> tuple[int, ...]:
         """The epochs that a node can go back to: checkpoints, or what a sink has published."""
@@ -173,7 +177,7 @@ class SpanWatch:
         for number in range(len(self._heads)):
             low = _epoch(self._monitor.low(number))
             epochs = sorted({low, *(e for e in self._common(number) if e >= low)})
-            kept = Kept(tuple(self._offer(number, epoch) for epoch in epochs))
+            kept = Kept(tuple(self._offer(number, epoch, epoch) for epoch in epochs))
             if number not in numbers:
                 members = self.graph.together[self._heads[number]]
                 done = min(reached.get(member, -1) for member in members)
@@ -241,27 +245,25 @@ class SpanWatch:
         members = self.graph.together[self._heads[number]]
         return sorted(set.intersection(*(set(self._kept[member]) for member in members)))
 
-    def _offered(self, number: int) -> list[int]:
-        common = self._common(number)
-        return common if self.graph.kinds[self._heads[number]] is Kind.SINK else common[:-1]
+    def _durable_offers(self, number: int, low: int) -> tuple[Offer, ...]:
+        """From the low-watermark on; each but that one with the checkpoint after it in mind.
 
-    def _offer(self, number: int, epoch: int) -> Offer:
-        span = Span.epoch(epoch)
-        return Offer(span, discarded=span if self._loses(number) else EMPTY)
+        The one before a damaged checkpoint has to do; so what counts is not it, but the other:
+        that is the one which has to fit the receivers.
+        """
+        epochs = [epoch for epoch in self._common(number) if epoch > low]
+        if self.graph.kinds[self._heads[number]] is Kind.SINK:
+            followed = [(epoch, epoch) for epoch in epochs]
+        else:
+            followed = list(pairwise(epochs))
+        return (
+            self._offer(number, low, low),
+            *(self._offer(number, epoch, gone) for epoch, gone in followed),
+        )
 
-
-def _regions(graph: CausalGraph) -> dict[int, tuple[int, ...]]:
-    """Per node: all nodes that it is connected with, itself included."""
-    region = {node: [node] for node in graph.order}
-    joined = [(node, parent) for node in graph.order for parent in graph.parents[node]]
-    joined += [(node, member) for node in graph.order for member in graph.members[node]]
-    for one, other in joined:
-        mine, theirs = region[one], region[other]
-        if mine is not theirs:
-            mine += theirs
-            for node in theirs:
-                region[node] = mine
-    return {node: tuple(sorted(found)) for node, found in region.items()}
+    def _offer(self, number: int, epoch: int, gone: int) -> Offer:
+        discarded = Span.epoch(gone) if self._loses(number) else EMPTY
+        return Offer(Span.epoch(epoch), discarded=discarded)
 
 
 def _epoch(span: Span) -> int:

@@ -122,6 +122,13 @@ class NodeStore:
                 continue  # who wants to start from it is told
         return found
 
+    def size(self, key: int) -> int:
+        """The bytes of a checkpoint; 0 if it is gone."""
+        try:
+            return self.checkpoint_path(key).stat().st_size
+        except FileNotFoundError:
+            return 0
+
     def write_checkpoint(self, key: int, checkpoint: Checkpoint, state: ChainState) -> int:
         """Make a checkpoint durable; returns how many bytes had to be written for it."""
         try:

@@ -15,8 +15,10 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.causal_graph import causal_graph
 from penstock.connectors.driver import DriverSink
@@ -62,7 +64,13 @@ from penstock.engine.spark.shipping import (
 )
 from penstock.engine.store import FlowStore
 from penstock.engine.transport import Transport
-from penstock.errors import HostLostError, InvariantError, PenstockError, TransientError
+from penstock.errors import (
+    HostLostError,
+    InvariantError,
+    PenstockError,
+    TransientError,
+    UsageError,
+)
 from penstock.physical import PhysicalPlan
 from penstock.tracking import tracking_plan
 
@@ -73,6 +81,7 @@ __all__ = ["Controller", "HostInfo"]
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 PING_S = 0.5
 END_S = 0.7
 """How long hosts may take to end before their jobs are cancelled."""
@@ -181,6 +190,7 @@ class Controller(HostEvents):
             self.hub,
             purges=self.settings.recovery == "purge",
             pause_every=self._pause_every(),
+            window_epochs=self.settings.us("rollbackWindow") // self.settings.us("epochInterval"),
         )
 
     def _pause_every(self) -> int | None:
@@ -251,6 +261,33 @@ class Controller(HostEvents):
         self.delays_us = {node: us for node, us in kept.items() if us}
         self._tell_all({"kind": "slow", "delays_us": self.delays_us})
         self.host.call(partial(self.host.slow_down, self.delays_us))
+
+    def ask(self, function: Callable[[], T], timeout_s: float) -> T:
+        """Call a function in the controller's thread; give what it gives, raise what it raises.
+
+        What is wrong with the question is the asker's alone; anything else ends the flow, too.
+        """
+        future: Future[T] = Future()
+
+        def event() -> list[ControllerEffect]:
+            try:
+                future.set_result(function())
+            except UsageError as error:
+                future.set_exception(error)
+            except Exception as error:
+                future.set_exception(error)
+                raise
+            return []
+
+        self._post(event)
+        try:
+            return future.result(timeout_s)
+        except FutureTimeoutError as error:
+            if future.done():
+                raise
+            raise TransientError(
+                f"the controller did not answer within {timeout_s:g} s: has the flow ended?"
+            ) from error
 
     def figures(self) -> dict[int, dict[str, Any]]:
         """The latest figures of every node."""

@@ -128,7 +128,7 @@ class HostEvents(ABC):
         self._roster.assigned.add(peer)
         if self.machine.phase is not Phase.PREPARING:
             self._to_host(peer, {"kind": "go"})
-            recovery.host_ready(peer)
+            recovery.host_ready()
         elif self._roster.assigned >= {DRIVER, *self.hosts}:
             recovery.begin()
         return []

@@ -148,7 +148,7 @@ class _HostProcess:
             self.host.call(lambda: stop_sources(self.host, self._agent))
         elif kind == "ping":
             self.host.call(lambda: forget(self.host, self._agent, body))
-        elif kind in ("fence", "start", "open", "plan", "resume", "settled"):
+        elif kind in ("fence", "start", "open", "plan", "resume", "settled", "checkpoint"):
             self.host.call(lambda: self._recover(body))
         elif kind == "slow":
             self.host.call(lambda: self.host.slow_down(body["delays_us"]))

@@ -23,6 +23,7 @@ from penstock.engine.spark.drills import Drills
 from penstock.engine.spark.host_task import DRIVER
 from penstock.engine.spark.live_plan import LivePlan
 from penstock.engine.spark.requests import serve
+from penstock.engine.spark.rollbacks import Rollbacks
 from penstock.engine.store import FlowStore
 from penstock.errors import PenstockError, SettingsError, TransientError
 from penstock.flow import Flow
@@ -56,7 +57,7 @@ class FlowListener:
         """The flow is over."""
 
 
-class FlowQuery:
+class FlowQuery(Rollbacks):
     """A flow that was started."""
 
     _controller_type: ClassVar[type[Controller]] = Controller

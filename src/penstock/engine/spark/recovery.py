@@ -12,7 +12,6 @@ import logging
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.connectors.base import Sink
@@ -33,15 +32,20 @@ from penstock.core.machine.recovery import (
     Record,
     RecoveryEffect,
     RecoveryMachine,
+    Refuse,
     StartNode,
 )
 from penstock.core.progress.marks import EPOCH_END
 from penstock.core.rollback.watch import SpanWatch
 from penstock.engine.causal_source import cuts_of
 from penstock.engine.clock import now_us
+from penstock.engine.description import describe
 from penstock.engine.durable import Beginnings, fence, read_stored, stored_incarnation
+from penstock.engine.going_back import Mark
 from penstock.engine.progress_hub import ProgressHub
 from penstock.engine.settings import RunSettings
+from penstock.engine.spark.recovery_asked import AskedOfRecovery
+from penstock.engine.spark.recovery_history import RecoveryEntry
 from penstock.engine.spark.recovery_place import RecoveryPlace
 from penstock.engine.store import BoundaryLog
 from penstock.engine.store_log import seen_epoch, write_durably
@@ -61,38 +65,7 @@ WITH_STATE = (Kind.STATEFUL, Kind.ORDERED)
 Tell = Callable[[int, dict[str, Any]], None]
 
 
-@dataclass
-class RecoveryEntry:
-    """One recovery in a flow's history; times are wall clock in microseconds."""
-
-    number: int
-    lost: list[str]
-    reason: str
-    lost_us: int
-    restarted: list[str] = field(default_factory=list)
-    planned_us: int | None = None
-    started_us: int | None = None
-    opened_us: int | None = None
-    recovered_us: int | None = None
-    work: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Per restarted node: seconds to restore its state, to be sent what it needs again, and to
-    handle again what was there when it was lost."""
-
-    @property
-    def work_s(self) -> float | None:
-        """Restoring and replaying, summed over nodes; None: not all of them have caught up."""
-        caught_up = [name for name, one in self.work.items() if "replay_s" in one]
-        if not self.restarted or not set(caught_up) >= set(self.restarted):
-            return None
-        keys = ("restore_s", "resend_s", "replay_s")
-        return sum(one.get(key, 0.0) for one in self.work.values() for key in keys)
-
-    def to_dict(self) -> dict[str, Any]:
-        """For people and for JSON."""
-        return {**vars(self), "work": dict(self.work), "work_s": self.work_s}
-
-
-class Recovery:
+class Recovery(AskedOfRecovery):
     """The controller's hands in a recovery."""
 
     def __init__(
@@ -107,6 +80,7 @@ class Recovery:
         hub: ProgressHub | None,
         purges: bool = False,
         pause_every: int | None = None,
+        window_epochs: int = 0,
     ) -> None:
         self.plan = plan
         self.graph = graph
@@ -119,6 +93,8 @@ class Recovery:
         self._published = published
         self._hub = hub
         self._purges = purges
+        self._window = window_epochs
+        """So many epochs are kept for rollbacks by hand."""
         self._record_path = place.directory / "recovery.json"
         self.machine = RecoveryMachine(
             graph, self._read_record(), all_together=pause_every is not None
@@ -126,18 +102,31 @@ class Recovery:
         self._pause_every = pause_every
         self._hold: GlobalHold | None = None
         self._work: deque[RecoveryEffect] = deque()
+        self._unfenced: set[int] = set()
+        """Hosts that have not said that they heard of the newest fence."""
+        self._collect: Collect | None = None
+        """What to collect then: until all have, somebody may still cut, save or publish."""
         self._gone: list[int] = []
-        self._held: dict[int, list[dict[str, Any]]] = {}
-        """Messages for hosts that are not there yet."""
-        self.watch = SpanWatch(graph, graph.logless)
+        self._held: list[tuple[int, dict[str, Any], frozenset[int]]] = []
+        """Messages that wait for hosts: the receiver, and others that it must know of."""
+        self.watch = SpanWatch(graph)
+        self._last_lows: dict[int, tuple[int, int]] = {}
+        self._told_lows: dict[int, int] = {}
+        """Per region: the greatest low epoch that anybody was told."""
+        self.description = describe(plan, graph, pause_every is not None)
+        self._mark = Mark(place.directory)
+        self._asked: dict[int, int] = {}
+        """Per node: the newest request for a checkpoint that it has answered."""
         self._restarts = dict.fromkeys(graph.kinds, 0)
         self._beginnings = Beginnings(place.directory, place.sync)
 
     # -- what happens ----------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Start all nodes, from what is durable."""
-        self._perform(self.machine.lost(dict(self.machine.record.incarnations)))
+        """Start all nodes, from what is durable; a rollback that was asked for is done."""
+        self.description.write(self.directory)
+        if not self._roll_back_first():
+            self._perform(self.machine.lost(dict(self.machine.record.incarnations)))
 
     def host_lost(self, host: int, replacement: int, reason: str) -> None:
         """A host is gone; its nodes will run on another one."""
@@ -155,15 +144,15 @@ class Recovery:
                     node=self.plan.node_name(node),
                 )
         log.warning("host %d was lost (%s): %s start again", host, reason, ", ".join(names))
-        number = self.history[-1].number + 1 if self.history else 1
-        self.history.append(RecoveryEntry(number, names, reason, now_us()))
+        self._remember(names, reason)
         lost = self.graph.kinds if self._purges else nodes
         self._perform(self.machine.lost({n: self._incarnation(n) for n in lost}))
 
-    def host_ready(self, host: int) -> None:
-        """A host can take nodes now."""
-        for body in self._held.pop(host, []):
-            self._send(host, body)
+    def host_ready(self) -> None:
+        """One more host can take nodes now."""
+        held, self._held = self._held, []
+        for host, body, near in held:
+            self._send(host, body, near)
 
     def told(self, body: dict[str, Any]) -> bool:
         """A host's word on a recovery; False if it is about something else."""
@@ -190,6 +179,16 @@ class Recovery:
             effects = machine.lost({body["node"]: body["incarnation"]})
         elif kind == "flushed":
             self._flushed(body)
+            return True
+        elif kind == "fenced":
+            if body["round"] == machine.round:
+                self._unfenced.discard(body["host"])
+            if self._unfenced or self._collect is None:
+                return True
+            effects, self._collect = [self._collect], None
+        elif kind == "kept":
+            if body["incarnation"] == self._incarnation(body["node"]):
+                self._asked[body["node"]] = body["asked"]
             return True
         elif kind == "saved":
             if body["incarnation"] == self._incarnation(body["node"]):
@@ -223,13 +222,16 @@ class Recovery:
         """
         if self._purges:
             return {}
+        if self.machine.record.limits:  # who goes back needs what is older
+            return dict(self._last_lows)
         regions = self.graph.regions
         bounds: dict[int, int] = {}
         for chain in self.plan.chains:
             if chain.sinks:
                 epoch = min(map(self._published, chain.sinks))
                 for node in chain.nodes:
-                    bounds[regions[node]] = min(epoch, bounds.get(regions[node], epoch))
+                    held = epoch - self._window
+                    bounds[regions[node]] = min(held, bounds.get(regions[node], held))
                     if self.graph.kinds[node] is Kind.SINK:
                         self.watch.published(node, epoch)
         self.watch.advance()
@@ -239,7 +241,12 @@ class Recovery:
         self._beginnings.forget(
             self.plan.node_name(node) for node in self.with_state if bounds[regions[node]] >= 0
         )
-        return {node: (bounds[regions[node]], self.watch.low(node)) for node in self.graph.kinds}
+        for region, low in bounds.items():
+            self._told_lows[region] = max(low, self._told_lows.get(region, -1))
+        for node in self.graph.kinds:
+            bound, low = bounds[regions[node]], self.watch.low(node)
+            self._last_lows[node] = (bound, min(low, bound) if self._window else low)
+        return dict(self._last_lows)
 
     def low_epoch(self) -> int:
         """Nobody goes back behind this epoch."""
@@ -257,6 +264,13 @@ class Recovery:
         """
         self.watch.advance()
         return all(self.watch.region_low(node) >= 0 for node in nodes)
+
+    def _forgotten(self) -> dict[int, int]:
+        """Per node: what came before the end of this epoch may be forgotten already."""
+        self.lows()
+        return {
+            node: self._told_lows.get(region, -1) for node, region in self.graph.regions.items()
+        }
 
     @property
     def with_state(self) -> list[int]:
@@ -297,17 +311,19 @@ class Recovery:
             elif isinstance(effect, FenceStore):
                 self._fence_store(effect.incarnations)
                 self._tell_fence(effect.incarnations)
+            elif isinstance(effect, Collect) and self._unfenced:
+                self._collect = effect
             elif isinstance(effect, Collect):
+                self._take_over(effect.nodes)
                 stored = {node: self._stored(node) for node in effect.nodes}
-                for node in self.with_state:
-                    if node in stored:
-                        saved = stored[node].checkpoints
-                        self.watch.stored(node, (one.report.completed for one in saved))
+                self._learn(stored)
                 self._work.extend(self.machine.stored(effect.round, stored))
             elif isinstance(effect, StartNode):
                 starts.setdefault(self.placement[effect.node], []).append(effect)
             elif isinstance(effect, OpenEdge):
                 edges.setdefault(self.placement[effect.sender], []).append(effect)
+            elif isinstance(effect, Refuse):
+                log.warning("rollback: not possible any more (%s)", effect.reason)
             elif isinstance(effect, GiveUp):
                 self._give_up(effect.reason)
         self._start(starts)
@@ -322,6 +338,8 @@ class Recovery:
             "gone": list(self._gone),
         }
         self._held.clear()  # what it was about is planned again
+        self._collect = None
+        self._unfenced = set(self._hosts())
         for host in self._hosts():
             self._tell(host, body)
 
@@ -337,6 +355,8 @@ class Recovery:
         loops = [e for some in starts.values() for e in some if e.node in self.graph.units]
         if loops and self._hub is not None:
             self._hub.restart(loops[0].start.completed)
+        # Edges inside a loop are open from the start: whoever is in it must know all the others.
+        looping = frozenset(self.placement[effect.node] for effect in loops)
         for host, some in starts.items():
             some.sort(key=self._first_to_start)
             for effect in some:
@@ -355,6 +375,7 @@ class Recovery:
                         for effect in some
                     ],
                 },
+                looping if host in looping else frozenset(),
             )
 
     def _first_to_start(self, effect: StartNode) -> int:
@@ -376,9 +397,9 @@ class Recovery:
                 },
             )
 
-    def _send(self, host: int, body: dict[str, Any]) -> None:
-        if self._address_of(host) is None:
-            self._held.setdefault(host, []).append(body)
+    def _send(self, host: int, body: dict[str, Any], near: frozenset[int] = frozenset()) -> None:
+        if any(self._address_of(one) is None for one in {host, *near}):
+            self._held.append((host, body, near))
             return
         whole = {**body, "addresses": self._addresses(), "placement": self.placement}
         nodes = [spec["node"] for spec in body.get("nodes", ())]
@@ -437,7 +458,8 @@ class Recovery:
         try:
             record: Record = record_from(json.loads(self._record_path.read_text()))
             known = {node: max(fresh[node], record.incarnations.get(node, 0)) for node in fresh}
-            return Record(known, recoveries=int(record.recoveries))
+            limits = {node: to for node, to in record.limits.items() if node in known}
+            return Record(known, recoveries=int(record.recoveries), limits=limits)
         except FileNotFoundError:
             return Record(fresh)
         except (ValueError, TypeError, AttributeError) as error:
@@ -452,14 +474,21 @@ class Recovery:
         write_durably(self._record_path, json.dumps(to_plain(record)).encode(), self.sync)
 
     def _fence_store(self, incarnations: Mapping[int, int]) -> None:
-        lows = self.lows()
         for node, incarnation in incarnations.items():
             chain = self.plan.chain_of_node(node)
             shard = node - chain.first_node
             kind = self.graph.kinds[node]
             if kind in WITH_STATE:
                 fence(self.directory, chain.name, shard, incarnation)
-            elif kind is Kind.SOURCE:
+
+    def _take_over(self, nodes: Iterable[int]) -> None:
+        """What sources cut before anybody heard of their end counts; what they cut later does not.
+
+        Later, only a source of a host that is taken for lost can: nobody listens to it any more.
+        """
+        lows = self.lows()
+        for node in nodes:
+            if self.graph.kinds[node] is Kind.SOURCE:
                 self._boundaries(node).take_over(lows.get(node, (-1, -1))[0], ended=True)
 
     def _boundaries(self, node: int) -> BoundaryLog:

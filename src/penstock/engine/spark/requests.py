@@ -36,6 +36,10 @@ def serve(query: FlowQuery, store: FlowStore | None) -> ControlServer | None:
         server.register("unfreeze", method(drills.unfreeze, "target"))
         server.register("slow", method(drills.slow, "target", "delay"))
         server.register("sever", method(query.severConnections, "host"))
+        server.register("spans", method(query.spans))
+        server.register("preview", lambda asked: query.preview(*asked.get("nodes", ())))
+        server.register("checkpoint", method(query.checkpoint))
+        server.register("rollback", method(query.rollback, "to", "dryRun"))
         server.register("stop", method(query.stop))
         server.start()
         if store is not None:

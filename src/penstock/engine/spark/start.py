@@ -65,6 +65,9 @@ def start(flow: Flow, spark: SparkSession, **options: Any) -> FlowQuery:
         The share of time that checkpoints and logs may take, summed over operators, such as 0.05:
         the flow then measures itself and plans how often to checkpoint, and plans again when
         something has changed. ``planInterval`` says how often it looks.
+    rollbackWindow
+        How far back ``rollback`` can go: so long checkpoints, logs and input are kept, beyond what
+        recovery itself needs.
     standby
         Hosts that are kept ready without nodes, to take over a lost one's at once.
     logBytes

@@ -1,0 +1,142 @@
+"""What people ask of a recovery: checkpoints now, rollbacks, and what these would do.
+
+Everything here runs in the controller's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.core.causal.graph import CausalGraph
+from penstock.core.causal.reports import Stored
+from penstock.core.machine.recovery import RecoveryEffect, RecoveryMachine
+from penstock.core.rollback.watch import SpanWatch
+from penstock.engine.clock import now_us
+from penstock.engine.description import FlowDescription
+from penstock.engine.durable import NodeStore
+from penstock.engine.going_back import Mark, going_back, preview_rows
+from penstock.engine.spark.recovery_history import RecoveryEntry
+from penstock.errors import SettingsError
+from penstock.physical import PhysicalPlan
+
+__all__ = ["AskedOfRecovery"]
+
+log = logging.getLogger(__name__)
+
+
+class AskedOfRecovery(ABC):
+    """Checkpoints, rollbacks and previews that were asked for."""
+
+    plan: PhysicalPlan
+    graph: CausalGraph
+    machine: RecoveryMachine
+    watch: SpanWatch
+    description: FlowDescription
+    directory: Path
+    history: deque[RecoveryEntry]
+    _mark: Mark
+    _asked: dict[int, int]
+    _tell: Callable[[int, dict[str, Any]], None]
+
+    @property
+    @abstractmethod
+    def with_state(self) -> list[int]:
+        """The nodes that save checkpoints."""
+
+    @abstractmethod
+    def _hosts(self) -> list[int]:
+        """The hosts that have nodes."""
+
+    @abstractmethod
+    def _perform(self, effects: Iterable[RecoveryEffect]) -> None:
+        """Perform effects."""
+
+    @abstractmethod
+    def _stored(self, node: int) -> Stored:
+        """What is durable of a node."""
+
+    @abstractmethod
+    def _forgotten(self) -> dict[int, int]:
+        """Per node: what came before the end of this epoch may be forgotten already."""
+
+    def ask_checkpoints(self, epoch: int, now: bool) -> None:
+        """Let every node with state save it when an epoch is complete, or now."""
+        for host in self._hosts():
+            self._tell(host, {"kind": "checkpoint", "epoch": epoch, "now": now})
+
+    def unanswered(self, epoch: int) -> list[str]:
+        """The nodes that have not answered such a request."""
+        waiting = [node for node in self.with_state if self._asked.get(node, -1) < epoch]
+        return [self.plan.node_name(node) for node in waiting]
+
+    def checkpoints(self) -> dict[str, int]:
+        """Per stage with state: the epoch that all its shards have a durable checkpoint of."""
+        found: dict[str, int] = {}
+        for node in self.with_state:
+            name = self.plan.chain_of_node(node).name
+            newest = self.watch.kept(node)[-1]
+            found[name] = min(found.get(name, newest), newest)
+        return found
+
+    def preview(self, to: int, reached: Mapping[int, int]) -> list[dict[str, Any]]:
+        """What a rollback to the end of an epoch would do, per stage."""
+        stored = self._stored_nodes()
+        found = going_back(self.description, stored, to, self._forgotten())
+        return preview_rows(self.description, stored, found, reached, self._checkpoint_bytes)
+
+    def roll_back(self, to: int, reached: Mapping[int, int]) -> tuple[list[dict[str, Any]], int]:
+        """Everybody goes back to the end of an epoch; what that does, and its recovery's number."""
+        rows = self.preview(to, reached)
+        log.warning("rollback: the whole flow goes back to epoch %d", to)
+        names = [self.plan.node_name(node) for node in self.graph.order]
+        entry = self._remember(names, f"rolled back to epoch {to}")
+        self._perform(self.machine.rollback(to))
+        return rows, entry.number
+
+    def _roll_back_first(self) -> bool:
+        """Start all nodes where a rollback wants them, if one was asked for before the start."""
+        to = self._mark.read()
+        if to is None:
+            return False
+        stored = self._stored_nodes()
+        self._learn(stored)
+        try:
+            going_back(self.description, stored, to, self._forgotten())
+        except SettingsError as error:
+            error.message += (
+                "; it was asked for while the flow did not run, and is not asked for any more: "
+                "started again, the flow goes on where it was"
+            )
+            self._mark.clear()
+            raise
+        log.warning("rollback: the whole flow starts at epoch %d, as it was asked for", to)
+        self._perform(self.machine.rollback(to))
+        self._mark.clear()  # the machine's record has it now
+        return True
+
+    def _remember(self, names: list[str], reason: str) -> RecoveryEntry:
+        number = self.history[-1].number + 1 if self.history else 1
+        self.history.append(RecoveryEntry(number, names, reason, now_us()))
+        return self.history[-1]
+
+    def _learn(self, stored: Mapping[int, Stored]) -> None:
+        """What is durable is what can be gone back to."""
+        for node in self.with_state:
+            if node in stored:
+                saved = stored[node].checkpoints
+                self.watch.stored(node, (one.report.completed for one in saved))
+
+    def _stored_nodes(self) -> dict[int, Stored]:
+        return {node: self._stored(node) for node in self.graph.order}
+
+    def _checkpoint_bytes(self, node: int, key: int) -> int:
+        chain = self.plan.chain_of_node(node)
+        shard = node - chain.first_node
+        return NodeStore(
+            self.directory, chain.name, shard, self.machine.record.incarnations[node]
+        ).size(key)
