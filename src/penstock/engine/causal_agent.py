@@ -31,7 +31,6 @@ from penstock.core.machine.causal import CausalMachine
 from penstock.core.machine.causal_effects import Checkpoint
 from penstock.core.machine.causal_loop import CausalLoop
 from penstock.core.machine.causal_source import CausalSource
-from penstock.core.machine.global_hold import multiple_at
 from penstock.core.progress.deltas import decode_changes
 from penstock.core.progress.exchange import Broadcast, LocalProgress
 from penstock.core.progress.marks import EPOCH_END
@@ -230,7 +229,9 @@ class CausalAgent:
                     self.tell({"kind": "broken", "node": node, "incarnation": incarnation})
                     return
             store.roll_back(start.checkpoint or 0, start.trim, start.observed)
-        machine = self._machine(node, incarnation, spec["incarnations"], start, checkpoint)
+        machine = self._machine(
+            node, incarnation, spec["incarnations"], start, checkpoint, spec["hold"]
+        )
         runner = wired(self.plan, self.host, machine, self._maker(node, store))
         runner.chain.repeatable = True
         self._ordered(runner)
@@ -302,6 +303,7 @@ class CausalAgent:
         incarnations: dict[int, int],
         start: Start,
         checkpoint: Checkpoint | None,
+        hold_after: int | None,
     ) -> CausalMachine:
         chain = self.plan.chain_of_node(node)
         counted = None if self.tracking is None else self.tracking.node(chain)
@@ -309,9 +311,6 @@ class CausalAgent:
         budget = self.run["log_bytes"]
         logged = node not in self.run["logless"]
         checkpointed = Kind(self.run["kinds"][node]) in _WITH_STATE
-        hold_after = None
-        if chain.regime.whole_flow:
-            hold_after = multiple_at(start.completed + 1, self._every(node))
         if self.tracking is not None and counted is not None:
             return CausalLoop(
                 node,

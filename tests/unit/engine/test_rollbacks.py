@@ -36,13 +36,13 @@ def numbers(offset: int, n: int) -> pa.RecordBatch:
     )
 
 
-def source(flow: Flow) -> Stream:
-    return flow.generate(numbers, rate=RATE, rows=ROWS, shards=2, name="numbers")
+def source(flow: Flow, rows: int = ROWS) -> Stream:
+    return flow.generate(numbers, rate=RATE, rows=rows, shards=2, name="numbers")
 
 
-def counted(flow: Flow) -> Stream:
+def counted(flow: Flow, rows: int = ROWS) -> Stream:
     return (
-        source(flow)
+        source(flow, rows)
         .withWatermark("at", "0 seconds")
         .groupBy(F.window("at", "1 second"), "key")
         .agg(F.count("*").alias("rows"), F.sum("n").alias("total"))
@@ -140,7 +140,7 @@ def test_where_no_epoch_ends_a_checkpoint_is_taken_of_what_is_complete() -> None
 def test_a_rollback_changes_no_result(regime: Regime) -> None:
     flow = Flow()
     out = counted(flow).memory()
-    query = started(flow, regime=regime)
+    query = started(flow, regime=regime, rollbackWindow="10 seconds")
     try:
         for _ in range(2):
             time.sleep(0.4)
@@ -209,7 +209,7 @@ def test_a_rollback_keeps_an_order_that_was_published() -> None:
 
 def test_an_epoch_that_cannot_be_reached_is_refused_and_the_possible_ones_are_said() -> None:
     flow = Flow()
-    counted(flow).memory()
+    counted(flow, 100 * ROWS).memory()
     query = started(flow)
     try:
         deadline = time.monotonic() + WAIT_S

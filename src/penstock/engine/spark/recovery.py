@@ -371,6 +371,7 @@ class Recovery(AskedOfRecovery):
                             "incarnation": effect.incarnation,
                             "incarnations": dict(effect.incarnations),
                             "start": to_plain(effect.start),
+                            "hold": None if self._hold is None else self._hold.epoch,
                         }
                         for effect in some
                     ],
