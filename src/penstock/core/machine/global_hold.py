@@ -15,7 +15,7 @@ A controller that restarts asks all nodes for what they said last; it needs noth
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from penstock.core.machine.causal_effects import Flushed
 
@@ -41,8 +41,16 @@ class GlobalHold:
     9
     """
 
-    def __init__(self, nodes: Iterable[int], every: int, completed: int = -1) -> None:
+    def __init__(
+        self,
+        nodes: Iterable[int],
+        every: int,
+        completed: int = -1,
+        ahead: Mapping[int, int] | None = None,
+    ) -> None:
         self.every = every
+        self._ahead = ahead or {}
+        """Where nodes start: who starts at or after a hold has come to it before."""
         self.epoch = multiple_at(completed + 1, every)
         """After this one everybody holds its input."""
         self._nodes = frozenset(nodes)
@@ -53,7 +61,7 @@ class GlobalHold:
         if node not in self._nodes or said.epoch < self.epoch:
             return None
         self._said[node] = said
-        if len(self._said) < len(self._nodes):
+        if any(self._ahead.get(n, -1) < self.epoch for n in self._nodes - self._said.keys()):
             return None
         told = [one.waiting for one in self._said.values()]
         last = max(one.epoch for one in self._said.values())

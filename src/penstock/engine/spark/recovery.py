@@ -350,8 +350,8 @@ class Recovery(AskedOfRecovery):
             entry.planned_us, entry.restarted = now_us(), names
         if starts and self._pause_every is not None:
             fed = [node for node in self.graph.order if self.graph.parents[node]]
-            completed = min(e.start.completed for some in starts.values() for e in some)
-            self._hold = GlobalHold(fed, self._pause_every, completed)
+            ahead = {e.node: e.start.completed for some in starts.values() for e in some}
+            self._hold = GlobalHold(fed, self._pause_every, min(ahead.values()), ahead)
         loops = [e for some in starts.values() for e in some if e.node in self.graph.units]
         if loops and self._hub is not None:
             self._hub.restart(loops[0].start.completed)
