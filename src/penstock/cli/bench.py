@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli import bench_monitor, bench_plan, bench_regimes
+from penstock.cli import bench_monitor, bench_plan, bench_plan_live, bench_regimes
 from penstock.cli.output import print_json, print_table, set_up_logging
 from penstock.errors import SettingsError
 
@@ -15,6 +15,7 @@ __all__ = ["bench_app"]
 
 bench_app = typer.Typer(help="Measure, with every result checked.", no_args_is_help=True)
 bench_app.command("plan")(bench_plan.bench_plan)
+bench_app.command("plan-live")(bench_plan_live.bench_plan_live_command)
 bench_app.command("monitor")(bench_monitor.bench_monitor_command)
 bench_app.command("regimes")(bench_regimes.regimes)
 bench_app.command("selective")(bench_regimes.selective)

@@ -57,7 +57,7 @@ class LivePlan:
         tell: Callable[[dict[str, Any]], None],
         later: Callable[[Callable[[], None]], None],
     ) -> None:
-        self.meter = Meter(recovery.plan, recovery.graph.kinds)
+        self.meter = Meter(recovery.plan, recovery.graph)
         self.orders: dict[str, Any] = {"epochs": {}, "logged": {}}
         """What hosts are told: per node, the epochs from one checkpoint to the next, and whether it
         keeps a log of what it sent."""
@@ -186,6 +186,11 @@ class LivePlan:
         }
         write_durably(self._path, json.dumps(record, indent=1).encode())
         self._tell({"kind": "plan", "orders": self.orders})
+
+    @property
+    def settled(self) -> bool:
+        """Whether the last plan is wholly in force: also its logs are as it says."""
+        return self._logs.settled
 
     def _epochs(self, frequency: float) -> int:
         """How many epochs from one checkpoint to the next."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.causal_graph import loop_units
-from penstock.core.causal.graph import Kind
+from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.physical import Chain, PhysicalPlan
 
 __all__ = ["Meter", "PlannedOperator", "StorageSpeed", "operators_of"]
@@ -35,6 +35,7 @@ FASTEST_S = 1e-11
 RECENT = 256
 WEIGHT = 0.3
 """Of the newest checkpoint in the mean of a node's."""
+_WITH_STATE = (Kind.STATEFUL, Kind.ORDERED)
 _COUNTS = ("rows_in", "rows_out", "bytes_in", "busy_ns", "checkpoint_s", "log_ns")
 
 
@@ -159,10 +160,11 @@ class _Node:
 class Meter:
     """Measures a running flow."""
 
-    def __init__(self, plan: PhysicalPlan, kinds: Mapping[int, Kind]) -> None:
+    def __init__(self, plan: PhysicalPlan, graph: CausalGraph) -> None:
         self.operators = operators_of(plan)
         self.storage = StorageSpeed()
-        self._kinds = kinds
+        kinds = self._kinds = graph.kinds
+        self._parents = graph.parents
         self._nodes = {node: _Node() for node in kinds}
         self._began_s = time.monotonic()
         self._samples: deque[tuple[float, dict[int, dict[str, float]]]] = deque()
@@ -206,8 +208,7 @@ class Meter:
             operator.name
             for operator in self.operators
             if any(
-                self._kinds[node] in (Kind.STATEFUL, Kind.ORDERED)
-                and self._nodes[node].state_bytes is None
+                self._kinds[node] in _WITH_STATE and self._nodes[node].state_bytes is None
                 for node in operator.nodes
             )
         ]
@@ -255,8 +256,10 @@ class Meter:
         rate = self._rate(operator, "rows_in")
         on_driver = operator.chains[0].on_driver
         hit = sum(failures[node] for node in nodes)
-        # What reads a source needs no log of its input: the source is one.
-        is_source = operator.chains[0].is_source
+        # What was sent is written with the sender's checkpoints; a source can be read again.
+        written = any(
+            self._kinds[sender] in _WITH_STATE for node in nodes for sender in self._parents[node]
+        )
         return {
             "name": operator.name,
             "stages": operator.stages,
@@ -269,7 +272,7 @@ class Meter:
             "cost": self._rate(operator, "busy_ns") / 1e9 / rate if rate else 0.0,
             "state_size": sum(self._nodes[node].state_bytes or 0.0 for node in nodes),
             "checkpoint_time": sum(self._nodes[node].checkpoint_s for node in nodes),
-            "tuple_size": 0.0 if is_source or not rate else self._rate(operator, "bytes_in") / rate,
+            "tuple_size": self._rate(operator, "bytes_in") / rate if rate and written else 0.0,
             "failure_rate": 0.0 if on_driver else (len(nodes) + hit) / (PRIOR_S + lived_s),
             "failures": hit,
         }

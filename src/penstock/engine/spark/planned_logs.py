@@ -44,6 +44,11 @@ class PlannedLogs:
                 self.told[node] = True
         self._expect()
 
+    @property
+    def settled(self) -> bool:
+        """Whether all logs are as they should be, and whole."""
+        return self.told == self._wanted and not self._whole_after
+
     def settle(self, figures: Mapping[int, Mapping[str, Any]], slack: int) -> bool:
         """Go on with changes that are under way; whether somebody must be told.
 
