@@ -39,7 +39,7 @@ from penstock.engine.causal_loop import LoopRunner
 from penstock.engine.causal_node import CausalRunner
 from penstock.engine.causal_source import CausalSourceDriver, resume_record
 from penstock.engine.clean_node import CleanRunner, waits
-from penstock.engine.clock import EpochClock
+from penstock.engine.clock import EpochClock, work_clock_s
 from penstock.engine.durable import CheckpointWriter, NodeStore, SpillFile
 from penstock.engine.host import Host
 from penstock.engine.store import BoundaryLog
@@ -208,7 +208,7 @@ class CausalAgent:
     # -- starting a node -------------------------------------------------------------------------
 
     def _start(self, spec: dict[str, Any]) -> None:
-        began_s = time.perf_counter()
+        began_s = work_clock_s()
         node, incarnation = spec["node"], spec["incarnation"]
         start = start_from(spec["start"])
         before = self.host.nodes.get(node)
@@ -252,11 +252,11 @@ class CausalAgent:
             runner.source = self._source(runner, start)
         self.host.add(runner)
         self.tell({"kind": "started", "node": node, "incarnation": incarnation})
-        ready_s = time.perf_counter()
         if start.horizon > 0:  # else nothing was there before
-            runner.work.restarted(start.horizon - 1, ready_s - began_s, 0)
+            runner.work.restarted(start.horizon - 1, work_clock_s() - began_s)
+        cpu_ns = time.thread_time_ns()
         runner.perform(runner.causal.begin())
-        runner.busy_ns += int((time.perf_counter() - ready_s) * 1e9)
+        runner.cpu_ns += time.thread_time_ns() - cpu_ns
 
     def _maker(self, node: int, store: NodeStore | None) -> Callable[..., CausalRunner]:
         """How to make a node's runner."""

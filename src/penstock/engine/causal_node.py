@@ -46,6 +46,7 @@ from penstock.core.progress.marks import EPOCH_END
 from penstock.core.time import Time
 from penstock.engine.causal_source import CausalSourceDriver
 from penstock.engine.chain_state import ChainState
+from penstock.engine.clock import work_clock_s
 from penstock.engine.durable import CheckpointWriter, NodeStore, SpillFile
 from penstock.engine.node import NodeRunner
 from penstock.engine.node_work import NodeWork
@@ -220,7 +221,7 @@ class CausalRunner(NodeRunner):
         self._note()
         self.perform(machine.completed(effect.epoch, watermarks, cut_us))
         self._completed(effect.epoch, cut_us)
-        if self.work.completed(effect.epoch, self.busy_ns):
+        if self.work.completed(effect.epoch, self.cpu_ns):
             self._caught_up()
 
     def _release(self, epoch: int) -> None:
@@ -313,12 +314,12 @@ class CausalRunner(NodeRunner):
         asked = self.asked[1] if answers and self.asked is not None else None
         if answers:
             self.asked = None
-        began = time.monotonic()
+        began = time.thread_time()
         state = self.chain.snapshot()
         self._writing = True
         key = self.key = self.key + 1
         epoch = effect.checkpoint.report.completed
-        took = time.monotonic() - began
+        took = time.thread_time() - began
         self.work.snapshot_ns += int(took * 1e9)
         store = self.store
         if self.remembers:
@@ -430,9 +431,8 @@ class CausalRunner(NodeRunner):
 
     def open(self, child: int, incarnation: int, position: Position) -> None:
         """Send again what a child needs, then go on."""
-        self._opening_s = time.perf_counter()
+        self._opening_s = work_clock_s()
         self.perform(self.causal.open(child, incarnation, position))
-        self.busy_ns += int((time.perf_counter() - self._opening_s) * 1e9)
 
     def _report(self, effect: TellReport) -> None:
         self.keeper.tell(
@@ -452,7 +452,7 @@ class CausalRunner(NodeRunner):
                 "incarnation": self.machine.incarnation,
                 "target": effect.child,
                 "target_incarnation": effect.incarnation,
-                "seconds": time.perf_counter() - self._opening_s,
+                "seconds": work_clock_s() - self._opening_s,
             }
         )
 

@@ -245,9 +245,10 @@ class Host:
                 if runner.queue and self._may_send(runner):
                     if self._delays_s and self._held(runner.node):
                         continue
-                    started = time.perf_counter_ns()
+                    started, cpu = time.perf_counter_ns(), time.thread_time_ns()
                     self._next(runner)
                     runner.busy_ns += time.perf_counter_ns() - started
+                    runner.cpu_ns += time.thread_time_ns() - cpu
                     worked = True
                     if self._delays_s:
                         self._held(runner.node, worked=True)
@@ -272,12 +273,13 @@ class Host:
                 if source is not None and not source.ended and self._may_send(runner):
                     if self._delays_s and self._held(runner.node):
                         continue
-                    started = time.perf_counter_ns()
+                    started, cpu = time.perf_counter_ns(), time.thread_time_ns()
                     if source.step(now_us()):
                         worked = True
                         self._held(runner.node, worked=True)
                     self.count(runner)
                     runner.busy_ns += time.perf_counter_ns() - started
+                    runner.cpu_ns += time.thread_time_ns() - cpu
         return worked
 
     # -- tracked progress ------------------------------------------------------------------------
@@ -297,7 +299,7 @@ class Host:
             if not self._may_send(runner):
                 self._look = True
                 continue
-            started = time.perf_counter_ns()
+            started, cpu = time.perf_counter_ns(), time.thread_time_ns()
             if counts.tracking.depth:
                 while runner.chain.notify(partial(view.complete, place)):
                     self.count(runner)
@@ -311,6 +313,7 @@ class Host:
                 self.count(runner)
                 self._look = worked = True
             runner.busy_ns += time.perf_counter_ns() - started
+            runner.cpu_ns += time.thread_time_ns() - cpu
         return worked
 
     def _passed(self, tracking: NodeTracking, epoch: int) -> bool:

@@ -74,6 +74,8 @@ class NodeRunner:
     rows_in: int = 0
     batches_in: int = 0
     busy_ns: int = 0
+    cpu_ns: int = 0
+    """The part of its busy time in which it had a processor."""
     latency_us: int | None = None
     """Of the last epoch: from the cut at its source to its completion here."""
 

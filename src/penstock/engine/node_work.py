@@ -14,13 +14,13 @@ __all__ = ["NodeWork"]
 
 @dataclass
 class NodeWork:
-    """Counts of one incarnation of a node; times are those of the wall clock.
+    """Counts of one incarnation of a node; waiting for a processor does not count.
 
     >>> work = NodeWork()
-    >>> work.restarted(until=7, restore_s=0.5, busy_ns=0)
-    >>> work.completed(6, busy_ns=10**9), work.completed(8, busy_ns=2 * 10**9)
+    >>> work.restarted(until=7, restore_s=0.5)
+    >>> work.completed(6, cpu_ns=10**9), work.completed(8, cpu_ns=2 * 10**9)
     (False, True)
-    >>> work.replay_s, work.completed(9, busy_ns=3 * 10**9)
+    >>> work.replay_s, work.completed(9, cpu_ns=3 * 10**9)
     (2.0, False)
     """
 
@@ -30,26 +30,22 @@ class NodeWork:
     checkpoint_s: float = 0.0
     """Taking and writing them; also in a thread beside the node's host."""
     snapshot_ns: int = 0
-    """The part that the node itself spent, which is in its busy time."""
-    log_bytes: int = 0
-    """Written to durable logs of what it sent."""
-    log_ns: int = 0
+    """The part that the node itself spent, which is in its own time."""
     restore_s: float = 0.0
     replay_s: float = 0.0
     _until: int | None = field(default=None, repr=False)
-    _busy_ns: int = field(default=0, repr=False)
 
-    def restarted(self, until: int, restore_s: float, busy_ns: int) -> None:
+    def restarted(self, until: int, restore_s: float) -> None:
         """The node has its state again; all up to an epoch was there before."""
         self.restore_s = restore_s
-        self._until, self._busy_ns = until, busy_ns
+        self._until = until
 
-    def completed(self, epoch: int, busy_ns: int) -> bool:
+    def completed(self, epoch: int, cpu_ns: int) -> bool:
         """The node has completed an epoch; say whether it has just caught up."""
         if self._until is None or epoch < self._until:
             return False
         self._until = None
-        self.replay_s = (busy_ns - self._busy_ns) / 1e9
+        self.replay_s = cpu_ns / 1e9
         return True
 
     def saved(self, size: int, took_s: float) -> None:
@@ -66,6 +62,4 @@ class NodeWork:
             "checkpoint_bytes": self.checkpoint_bytes,
             "checkpoint_s": self.checkpoint_s,
             "snapshot_ns": self.snapshot_ns,
-            "durable_log_bytes": self.log_bytes,
-            "log_ns": self.log_ns,
         }

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.core.machine.causal_effects import Checkpoint
 from penstock.engine.chain_state import ChainState
+from penstock.engine.clock import work_clock_s
 from penstock.engine.durable.node_store import NodeStore
 
 __all__ = ["CheckpointWriter"]
@@ -67,11 +67,11 @@ class CheckpointWriter:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            began = time.monotonic()
+            began = work_clock_s()
             try:
                 size = job.store.write_checkpoint(job.key, job.checkpoint, job.state)
                 job.store.prune()
             except Exception as error:
                 self._failed(job.store.name, error)
                 continue
-            job.done(size, time.monotonic() - began)
+            job.done(size, work_clock_s() - began)

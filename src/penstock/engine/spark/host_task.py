@@ -334,6 +334,7 @@ def node_figures(runner: NodeRunner) -> dict[str, Any]:
         "rows_out": runner.chain.rows_out,
         "batches_in": runner.batches_in if source is None else source.batches,
         "busy_ns": runner.busy_ns,
+        "cpu_ns": runner.cpu_ns,
         "epoch": runner.machine.completed_epoch,
         "queued": len(runner.queue),
         "queued_bytes": runner.queued_bytes,

@@ -2,7 +2,7 @@
 
 An *operator* is a chain (stages that were fused run as one) or a whole loop.  Everything is taken
 from what hosts say anyway: figures in heartbeats, and the size and duration of each checkpoint.
-Rates and costs are those of the last half minute.
+Rates and costs are those of the last half minute; what waited for a processor did not cost more.
 
 Failures are rare, so what was seen of them is added to a prior: as if each node had failed once in
 the day before the flow began.  A plan depends on the ratios alone, and these are, as long as
@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from penstock.causal_graph import loop_units
 from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.physical import Chain, PhysicalPlan
@@ -32,11 +34,12 @@ PROBE_BYTES = 1 << 20
 PROBES = 5
 FASTEST_S = 1e-11
 """No store takes less for a byte."""
-RECENT = 256
+FITTED = 16
+RECENT = 100
 WEIGHT = 0.3
 """Of the newest checkpoint in the mean of a node's."""
 _WITH_STATE = (Kind.STATEFUL, Kind.ORDERED)
-_COUNTS = ("rows_in", "rows_out", "bytes_in", "busy_ns", "checkpoint_s", "log_ns")
+_COUNTS = ("rows_in", "rows_out", "bytes_in", "cpu_ns", "checkpoint_s")
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,8 @@ class StorageSpeed:
     """
 
     latency_s: float = 0.0
+    least_s: float = FASTEST_S
+    """What the bare store takes for a byte: nothing is faster."""
     writes: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def wrote(self, size: int, seconds: float) -> None:
@@ -105,10 +110,21 @@ class StorageSpeed:
 
     @property
     def s_per_byte(self) -> float:
-        """Time for each byte, beyond the latency of a write."""
+        """Time for each byte, beyond that of a write of nothing.
+
+        With enough writes it is the median slope between two of them: a checkpoint takes more than
+        the store alone, and some take much longer than others.
+        """
+        if len(self.writes) >= FITTED:
+            sizes, times = np.array(self.writes, float).T
+            one, other = np.triu_indices(len(sizes), 1)
+            wide = np.abs(sizes[one] - sizes[other]) > sizes.mean() / 2
+            slopes = (times[one] - times[other])[wide] / (sizes[one] - sizes[other])[wide]
+            if len(slopes) >= FITTED:
+                return max(self.least_s, float(np.median(slopes)))
         size = sum(size for size, _ in self.writes)
         seconds = sum(max(0.0, seconds - self.latency_s) for _, seconds in self.writes)
-        return max(FASTEST_S, seconds / size) if size else 0.0
+        return max(self.least_s, seconds / size) if size else 0.0
 
     def probe(self, directory: Path, sync: bool) -> None:
         """Write a little, a few times, and then a lot to a store; note what it took."""
@@ -126,6 +142,7 @@ class StorageSpeed:
         try:
             self.wrote(0, min(took_s(1) for _ in range(PROBES)))
             self.wrote(PROBE_BYTES, took_s(PROBE_BYTES))
+            self.least_s = self.s_per_byte
         finally:
             path.unlink(missing_ok=True)
 
@@ -143,7 +160,7 @@ class _Node:
     def take(self, figures: Mapping[str, Any]) -> None:
         """Add what happened since the last heartbeat; a replay is not what it usually does."""
         now = {key: float(figures.get(key) or 0.0) for key in _COUNTS}
-        now["busy_ns"] -= float(figures.get("snapshot_ns", 0)) + now["log_ns"]
+        now["cpu_ns"] -= float(figures.get("snapshot_ns", 0))
         if figures.get("incarnation", 0) == self.incarnation and not figures.get("replaying"):
             for key in _COUNTS:
                 self.totals[key] += max(0.0, now[key] - self.last[key])
@@ -192,7 +209,8 @@ class Meter:
         self.storage.wrote(size, seconds)
         # The time that the log took would be there without a checkpoint, too.
         share = max(1, size - logged) / max(1, size)
-        own = max(seconds * share, seconds - self.storage.s_per_byte * logged)
+        per_byte = self.storage.s_per_byte if logged else 0.0
+        own = max(seconds * share, seconds - per_byte * logged)
         self._nodes[node].saved(max(1, state), min(seconds, own))
 
     # -- what is known ---------------------------------------------------------------------------
@@ -237,11 +255,7 @@ class Meter:
 
     def spent(self) -> dict[str, float]:
         """Seconds per second that each operator has spent on checkpoints and logs."""
-        return {
-            operator.name: self._rate(operator, "checkpoint_s")
-            + self._rate(operator, "log_ns") / 1e9
-            for operator in self.operators
-        }
+        return {operator.name: self._rate(operator, "checkpoint_s") for operator in self.operators}
 
     def _rate(self, operator: PlannedOperator, key: str) -> float:
         if self.seconds <= 0.0:
@@ -269,7 +283,7 @@ class Meter:
             "selectivity": self._rate(operator, "rows_out")
             / max(rate, 1e-9)
             / self._links[operator.name],
-            "cost": self._rate(operator, "busy_ns") / 1e9 / rate if rate else 0.0,
+            "cost": self._rate(operator, "cpu_ns") / 1e9 / rate if rate else 0.0,
             "state_size": sum(self._nodes[node].state_bytes or 0.0 for node in nodes),
             "checkpoint_time": sum(self._nodes[node].checkpoint_s for node in nodes),
             "tuple_size": self._rate(operator, "bytes_in") / rate if rate and written else 0.0,
