@@ -316,7 +316,8 @@ class CausalMachine(CausalPeers):
         if self.completed_epoch < last:
             return []
         heads = [items[0] for items in self._held.values()]
-        least = min((m.time.epoch for item in heads for m in item), default=None)
+        nothing = EPOCH_END if self.finished else None
+        least = min((m.time.epoch for item in heads for m in item), default=nothing)
         self.flushed = Flushed(last, least)
         if self.stateful and self._saved_at < self.completed_epoch:
             self.checkpoint_due = True

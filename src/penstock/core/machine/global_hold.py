@@ -58,15 +58,17 @@ class GlobalHold:
 
     def flushed(self, node: int, said: Flushed) -> int | None:
         """A node has come to its hold, durably; gives the next hold if all have."""
-        if node not in self._nodes or said.epoch < self.epoch:
+        if node in self._nodes:
+            self._said[node] = said
+        nothing = Flushed(-1, None)
+        told = [(self._ahead.get(n, -1), self._said.get(n, nothing)) for n in self._nodes]
+        last = min(max(ahead, one.epoch) for ahead, one in told)
+        if last < self.epoch:
             return None
-        self._said[node] = said
-        if any(self._ahead.get(n, -1) < self.epoch for n in self._nodes - self._said.keys()):
-            return None
-        told = [one.waiting for one in self._said.values()]
-        last = max(one.epoch for one in self._said.values())
-        known = [epoch for epoch in told if epoch is not None]
-        least = min(known) if len(known) == len(told) else last + 1
+        # Who says nothing of what waits may get something of the very next epoch.
+        least = min(
+            one.waiting if one.waiting is not None and one.epoch == last else last + 1
+            for _, one in told
+        )
         self.epoch = multiple_at(max(least, last + 1), self.every)
-        self._said = {}
         return self.epoch

@@ -104,8 +104,8 @@ class Loose(CausalGraph):
 
 
 class LoopNodesAlone(RecoveryMachine):
-    def __init__(self, graph: CausalGraph, record: Record, round_: int = 0) -> None:
-        super().__init__(Loose(graph.kinds, graph.parents, graph.units), record, round_)
+    def __init__(self, graph: CausalGraph, record: Record, **parts: bool) -> None:
+        super().__init__(Loose(graph.kinds, graph.parents, graph.units), record, **parts)
 
 
 class LoopNodesAtOwnEpochs(RecoveryMachine):
@@ -116,6 +116,6 @@ class LoopNodesAtOwnEpochs(RecoveryMachine):
 
 
 class TrustsTheUnrepeatable(RecoveryMachine):
-    def __init__(self, graph: CausalGraph, record: Record, round_: int = 0) -> None:
+    def __init__(self, graph: CausalGraph, record: Record, **parts: bool) -> None:
         trusted = CausalGraph(graph.kinds, graph.parents, graph.units, graph.noted)
-        super().__init__(trusted, record, round_)
+        super().__init__(trusted, record, **parts)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.testing.simulator.world import World
 
-__all__ = ["FAULTS", "plan_faults", "strike"]
+__all__ = ["FAULTS", "ROLLBACK", "plan_faults", "strike"]
 
 FAULTS = (
     "crash",
@@ -18,6 +18,8 @@ FAULTS = (
     "connection",
     "slow",
 )
+ROLLBACK = "rollback"
+"""(Mixed regimes) a person asks for it."""
 
 
 def plan_faults(world: World) -> None:
@@ -25,7 +27,8 @@ def plan_faults(world: World) -> None:
     random = world.random
     number = random.choice((0, 1, 2, 3, 4, 5, 7))
     last = 110 * world.shape.epochs
-    world.pending = sorted((random.randint(5, last), random.choice(FAULTS)) for _ in range(number))
+    faults = (*FAULTS, ROLLBACK) if world.mixed else FAULTS
+    world.pending = sorted((random.randint(5, last), random.choice(faults)) for _ in range(number))
     edges = [(u, v) for v, us in world.shape.graph.parents.items() for u in us]
     world.laggards = frozenset(edge for edge in edges if random.random() < 0.25)
 
@@ -35,6 +38,9 @@ def strike(world: World, what: str) -> None:
     random = world.random
     if what == "during_recovery" and world.controller is not None and world.controller.quiet:
         world.waiting += 1
+        return
+    if what == ROLLBACK:
+        world.faults[what] += world.rollback()
         return
     victims = _victims(world, what)
     world.count(what)

@@ -11,6 +11,7 @@ from penstock.core.causal.reports import Stored
 from penstock.core.causal.retention import watermark
 from penstock.core.causal.times import Stamp
 from penstock.core.machine.causal_effects import Restated
+from penstock.core.machine.global_hold import multiple_at
 from penstock.core.machine.messages import DATA, Complete, Deliver, Message
 from penstock.core.progress.marks import EPOCH_END
 from penstock.testing.simulator.stages import (
@@ -85,6 +86,33 @@ class Monitor:
         world = self.world
         if world.trace is not None:
             world.note(f"{process.name} handles {effect.payload} of epoch {effect.time.epoch}")
+        if world.shape.global_every is not None and not process.machine.replaying:
+            self._paused(process, effect.time.epoch, world.shape.global_every)
+
+    def _paused(self, process: Process, epoch: int, every: int) -> None:
+        """(Global checkpoints) rows wait until everybody's checkpoint before them is durable."""
+        world = self.world
+        last = multiple_at(epoch, every) - every
+        if epoch == EPOCH_END or not world.store.allowed(process.node, process.incarnation):
+            return
+        for node, kept in world.store.checkpoints.items():
+            ended = [e for e in epochs_of(world.shape, world.store.cuts, node) if e <= last]
+            newest = max(one.checkpoint.report.completed for one in kept)
+            if newest < max(ended, default=-1):
+                raise Violation(
+                    "pause",
+                    f"{process.name} handles rows of epoch {epoch}, but the newest checkpoint of "
+                    f"{node} is at {newest}",
+                )
+
+    def read(self, process: Process, epoch: int) -> None:
+        """A source reads, again perhaps: nothing that it was told nobody needs."""
+        acknowledged = self.world.store.acknowledged[process.node]
+        if epoch <= acknowledged and not process.zombie:
+            raise Violation(
+                "retention",
+                f"{process.name} reads epoch {epoch}, which may be gone up to {acknowledged}",
+            )
 
     def drawn(self, process: Process, what: list[int], noise: int) -> None:
         """A noisy node has added a number to rows (or to what an epoch led to)."""
@@ -155,7 +183,8 @@ class Monitor:
         """The rows (their ids) that reach a node in an epoch."""
         world = self.world
         cuts = world.store.cuts
-        if any(not ends or ends[-1].epoch < epoch for ends in cuts.values()):
+        behind = (n for n, ends in cuts.items() if not ends or ends[-1].epoch < epoch)
+        if any(source not in world.shape.pairs for source in behind):
             return expected(world.shape, cuts, epoch, fresh(world.shape))[node]
         if epoch not in self._inputs:
             self._inputs[epoch] = expected(world.shape, cuts, epoch, fresh(world.shape))

@@ -6,11 +6,14 @@ A mutant that survives many seeds means that the simulator does not test that pa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock.core.causal.retention import low_epochs
 from penstock.core.machine.causal import CausalMachine
 from penstock.core.machine.causal_loop import CausalLoop
 from penstock.core.machine.causal_source import CausalSource
+from penstock.core.machine.global_hold import GlobalHold
 from penstock.core.machine.recovery import RecoveryMachine
 from penstock.testing.simulator import broken_nodes as nodes
 from penstock.testing.simulator import broken_recovery as recovery
@@ -30,6 +33,11 @@ class Mutant:
     loop: type[CausalLoop] = CausalLoop
     stale_writes: bool = False
     publishes_at_once: bool = False
+    keeps_rows: bool = False
+    lows: Callable[..., dict[int, int]] = low_epochs
+    hold: type[GlobalHold] = GlobalHold
+    mixed: bool = False
+    """Whether to look among flows of mixed regimes."""
     seed: int = 0
     """Where to start looking, so that the rarer ones are found soon."""
 

@@ -13,6 +13,7 @@ from penstock.core.machine.causal import CausalMachine
 from penstock.core.machine.causal_effects import (
     CausalEffect,
     Checkpoint,
+    Flushed,
     ReadAgain,
     Recall,
     Recovered,
@@ -32,7 +33,7 @@ from penstock.core.machine.node import Outlet
 from penstock.core.progress.marks import EPOCH_END, WATERMARK_IDLE, Completion
 from penstock.core.time import Time
 from penstock.testing.simulator.loops import INSIDE, Travelling, entering, go_round
-from penstock.testing.simulator.stages import Row, Vertex, distribute, of_epoch, source_rows
+from penstock.testing.simulator.stages import Row, distribute, of_epoch
 
 if TYPE_CHECKING:
     from penstock.testing.simulator.world import World
@@ -71,7 +72,9 @@ class Process:
         self.reading = start is None
         self.epoch = 0
         self.writes: deque[tuple[str, Any]] = deque()
-        self.vertex = Vertex(self.kind, node, world.shape.modes[node])
+        self.vertex = world.shape.vertex(node)
+        self.said: Flushed | None = None
+        """What it has told the controller about a hold."""
         self._queue: deque[CausalEffect] = deque()
         self._busy = False
         self._disk: list[Any] = []
@@ -89,9 +92,13 @@ class Process:
                 incarnations,
                 start=start,
                 budget_bytes=world.shape.budget_bytes,
+                logged=node not in graph.logless,
             )
             return
         checkpoint = None
+        logged = node not in graph.logless
+        every = world.shape.every.get(node)
+        hold_after = None if world.hold is None else world.hold.epoch
         if start is not None and node in world.store.checkpoints:
             kept = world.store.find(node, start.checkpoint or 0)
             checkpoint = kept.checkpoint
@@ -109,6 +116,9 @@ class Process:
                 start,
                 checkpoint,
                 world.shape.budget_bytes,
+                logged=logged,
+                checkpoint_every=every,
+                hold_after=hold_after,
             )
             return
         self.machine = mutant.machine(
@@ -122,7 +132,11 @@ class Process:
             checkpoint=checkpoint,
             budget_bytes=world.shape.budget_bytes,
             stateful=self.kind in (Kind.STATEFUL, Kind.ORDERED),
-            clean=node in graph.tainted and self.kind is Kind.STATEFUL,
+            clean=self.kind is not Kind.SINK and graph.is_clean(node),
+            logged=logged,
+            checkpoint_every=every if self.kind is Kind.STATEFUL else None,
+            eager=world.shape.regimes.get(node) == "eager",
+            hold_after=hold_after,
         )
 
     @property
@@ -164,7 +178,9 @@ class Process:
         elif isinstance(effect, Complete):
             self._complete(effect)
         elif isinstance(effect, ReadAgain):
-            self._produce(source_rows(self.node, effect.start, effect.end), Time.root(effect.epoch))
+            world.monitor.read(self, effect.epoch)
+            rows = world.store.rows(self.node, effect.start, effect.end)
+            self._produce(rows, Time.root(effect.epoch))
             self.perform(machine.end_step())
         elif isinstance(effect, Restated):
             world.monitor.restated(self, effect)
@@ -182,9 +198,11 @@ class Process:
             self.writes.append(("determinants", effect))
         elif isinstance(effect, TakeCheckpoint):
             vertex = self.vertex.copy()
-            if machine.clean:
+            if machine.clean and not world.mutant.keeps_rows:
                 vertex.epochs.clear()
             self.writes.append(("checkpoint", (self._whole(effect), vertex)))
+        elif isinstance(effect, Flushed):
+            self.writes.append(("flushed", effect))
         elif isinstance(effect, Spill):
             payloads = [part.payload for part in effect.bundle.parts]
             self._disk += payloads
@@ -269,7 +287,7 @@ class Process:
         noise = self._noise([of_epoch(effect.epoch)])
         out = tuple((i, value + noise) for i, value in out)
         self.world.monitor.completed(self, effect, rows)
-        if self.kind is Kind.SINK and not self.world.publish(self, effect.epoch, rows):
+        if self.kind is Kind.SINK and not self.world.publish(self, effect, rows):
             self.alive = False
             return
         self._produce(out, time)
@@ -288,6 +306,9 @@ class Process:
         assert isinstance(machine, CausalSource)
         random = self.world.random
         shape = self.world.shape
+        if self.node in shape.pairs:
+            self._read_persisted(machine)
+            return
         if self.epoch == EPOCH_END or random.random() < shape.cut_share:
             watermark_us: int | None = machine.offset or None
             if random.random() < 0.15:
@@ -296,9 +317,33 @@ class Process:
             return
         start = machine.offset
         end = start + random.randint(1, shape.batch_max)
-        machine.read(start, end, self.epoch)
-        self._produce(source_rows(self.node, start, end), Time.root(self.epoch))
+        self._read(machine, end, self.epoch)
+
+    def _read(self, machine: CausalSource, end: int, epoch: int) -> None:
+        start = machine.offset
+        self.world.monitor.read(self, epoch)
+        machine.read(start, end, epoch)
+        self._produce(self.world.store.rows(self.node, start, end), Time.root(epoch))
         self.perform(machine.end_step())
+
+    def _read_persisted(self, machine: CausalSource) -> None:
+        """A batch of the next epoch that was published, or its end."""
+        found = self.world.store.persisted(self.node, machine.completed_epoch)
+        assert found is not None
+        epoch, last, watermark_us = found
+        if machine.offset == last:
+            self.perform(machine.cut(epoch, watermark_us, last))
+            return
+        end = machine.offset + self.world.random.randint(1, self.world.shape.batch_max)
+        self._read(machine, min(end, last), epoch)
+
+    @property
+    def readable(self) -> bool:
+        """Whether a source has something to read, or an epoch to end."""
+        if self.node not in self.world.shape.pairs:
+            return self.reading
+        completed = self.machine.completed_epoch
+        return self.reading and self.world.store.persisted(self.node, completed) is not None
 
     def _later(self, epoch: int) -> int:
         """An epoch from this one on; past the last one, the end of the stream."""
@@ -317,6 +362,11 @@ class Process:
             return
         if what == "checkpoint":
             store.keep(self.node, *value)
+            if self.alive:
+                self.perform(self.machine.checkpoint_stored(value[0].report.completed))
+        elif what == "flushed":
+            self.said = value
+            self.world.tell("flushed", self, value)
         elif what == "determinants":
             store.determinants[self.node].extend(value.diffs)
             if self.alive:

@@ -8,12 +8,14 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from random import Random
+from typing import Any, NamedTuple
 
-from penstock.core.causal.graph import CausalGraph
-from penstock.testing.simulator.faults import FAULTS
+from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.testing.simulator.faults import FAULTS, ROLLBACK
 from penstock.testing.simulator.monitor import Violation
 from penstock.testing.simulator.mutants import MUTANTS, REAL, Mutant
+from penstock.testing.simulator.regimes import REGIMES
 from penstock.testing.simulator.stages import Shape
 from penstock.testing.simulator.world import World
 
@@ -22,6 +24,8 @@ __all__ = ["Outcome", "catch_mutants", "describe", "run_many", "run_seed"]
 SHARD = 100
 """Seeds that one process runs in one go."""
 MUTANT_SEEDS_MAX = 4000
+MIXED_SHARE = 0.6
+"""So many of the flows have mixed regimes."""
 
 
 @dataclass
@@ -34,14 +38,21 @@ class Outcome:
     faults: Counter[str]
     steps: int
     trace: list[str] = field(default_factory=list)
+    regimes: frozenset[str] = frozenset()
 
 
 def run_seed(
-    seed: int, mutant: Mutant = REAL, trace: bool = False, shape: Shape | None = None
+    seed: int,
+    mutant: Mutant = REAL,
+    trace: bool = False,
+    shape: Shape | None = None,
+    mixed: bool | None = None,
 ) -> Outcome:
-    """One run; everything in it follows from the seed."""
+    """One run; everything in it follows from the seed, unless ``mixed`` says which regimes."""
     lines: list[str] | None = [] if trace else None
-    world = World(seed, mutant, lines, shape)
+    if mixed is None:
+        mixed = shape is None and is_mixed(seed)
+    world = World(seed, mutant, lines, shape, mixed)
     if lines is not None:
         lines += describe(world.shape)
     violation: Violation | None = None
@@ -58,6 +69,24 @@ def run_seed(
         world.faults,
         world.steps,
         lines or [],
+        regimes_of(world.shape),
+    )
+
+
+def is_mixed(seed: int) -> bool:
+    """Whether the flow of a seed has regimes of all kinds, or is causal as a whole."""
+    return Random(f"regimes of {seed}").random() < MIXED_SHARE
+
+
+def regimes_of(shape: Shape) -> frozenset[str]:
+    """The regimes that a flow has."""
+    ends = (Kind.SOURCE, Kind.SINK)
+    inner = [node for node, kind in shape.graph.kinds.items() if kind not in ends]
+    found = {shape.regimes.get(node, "causal") for node in inner}
+    if shape.global_every is not None:
+        found = {"global"}
+    return frozenset(found | ({"persist"} if shape.pairs else set())) | (
+        {"switched"} if shape.switched else set()
     )
 
 
@@ -71,6 +100,10 @@ def describe(shape: Shape) -> list[str]:
         + (", unrepeatable" if node in graph.unrepeatable else "")
         + (", noisy" if node in graph.noted else "")
         + (", in a loop" if node in graph.units else "")
+        + (f", {shape.regimes[node]}" if node in shape.regimes else "")
+        + (f", a checkpoint every {shape.every[node]} epochs" if node in shape.every else "")
+        + (", without a log" if node in graph.logless else "")
+        + (f", reads what {shape.pairs[node]} has published" if node in shape.pairs else "")
         for node in graph.order
     ]
 
@@ -81,43 +114,56 @@ def run_many(seed: int, runs: int, processes: int = 1) -> dict[str, Any]:
     shards = [
         range(first, min(first + SHARD, seed + runs)) for first in range(seed, seed + runs, SHARD)
     ]
-    faults: Counter[str] = Counter(dict.fromkeys((*FAULTS, "stale"), 0))
+    faults: Counter[str] = Counter(dict.fromkeys((*FAULTS, ROLLBACK, "stale"), 0))
+    regimes: Counter[str] = Counter(dict.fromkeys(REGIMES, 0))
     failed: list[dict[str, Any]] = []
     steps = 0
     if processes == 1:
-        results: Iterable[tuple[Counter[str], int, list[dict[str, Any]]]] = map(_shard, shards)
+        results: Iterable[_Shard] = map(_shard, shards)
         for found in results:
-            faults.update(found[0])
-            steps += found[1]
-            failed += found[2]
+            faults.update(found.faults)
+            regimes.update(found.regimes)
+            steps += found.steps
+            failed += found.failed
     else:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(processes, mp_context=context) as pool:
             for found in pool.map(_shard, shards):
-                faults.update(found[0])
-                steps += found[1]
-                failed += found[2]
+                faults.update(found.faults)
+                regimes.update(found.regimes)
+                steps += found.steps
+                failed += found.failed
     return {
         "runs": runs,
         "violations": len(failed),
         "faults": dict(sorted(faults.items())),
+        "regimes": dict(sorted(regimes.items())),
         "steps": steps,
         "failed": failed[:20],
         "seconds": round(time.perf_counter() - started, 3),
     }
 
 
-def _shard(seeds: range) -> tuple[Counter[str], int, list[dict[str, Any]]]:
+class _Shard(NamedTuple):
+    faults: Counter[str]
+    regimes: Counter[str]
+    steps: int
+    failed: list[dict[str, Any]]
+
+
+def _shard(seeds: range) -> _Shard:
     faults: Counter[str] = Counter()
+    regimes: Counter[str] = Counter()
     failed = []
     steps = 0
     for seed in seeds:
         outcome = run_seed(seed)
         faults.update(outcome.faults)
+        regimes.update(outcome.regimes)
         steps += outcome.steps
         if outcome.violation is not None:
             failed.append({"seed": seed, "violation": outcome.violation})
-    return faults, steps, failed
+    return _Shard(faults, regimes, steps, failed)
 
 
 def catch_mutants(seed: int, seeds_max: int = MUTANT_SEEDS_MAX) -> dict[str, int | None]:
@@ -128,6 +174,6 @@ def catch_mutants(seed: int, seeds_max: int = MUTANT_SEEDS_MAX) -> dict[str, int
 def caught_by(mutant: Mutant, seed: int, seeds_max: int = MUTANT_SEEDS_MAX) -> int | None:
     """The first seed from ``seed`` on in which a mutant breaks an invariant."""
     for number in range(seed, seed + seeds_max):
-        if run_seed(number, mutant).violation is not None:
+        if run_seed(number, mutant, mixed=mutant.mixed).violation is not None:
             return number
     return None

@@ -59,6 +59,33 @@ class Shape:
     """How often a source leaves epochs out."""
     budget_bytes: int | None = None
     """How much of its log a node keeps in memory."""
+    regimes: Mapping[int, str] = field(default_factory=dict)
+    """Of inner nodes; causal where it is not said."""
+    every: Mapping[int, int] = field(default_factory=dict)
+    """(Lazy …) how many epochs from checkpoint to checkpoint."""
+    pairs: Mapping[int, int] = field(default_factory=dict)
+    """(Persisted edges) per source the sink that has published what it reads."""
+    switched: frozenset[int] = frozenset()
+    """Nodes whose logs are turned on and off."""
+    spare: int = 1
+    """How many more checkpoints are kept than needed."""
+    global_every: int | None = None
+    whole: CausalGraph = field(init=False)
+    """The graph with what goes from sinks to sources."""
+
+    def __post_init__(self) -> None:
+        graph = self.graph
+        fed = {source: (sink,) for source, sink in self.pairs.items()}
+        whole = CausalGraph(graph.kinds, {**graph.parents, **fed}, graph.units)
+        object.__setattr__(self, "whole", whole if fed else graph)
+
+    def holds(self, node: int) -> bool:
+        """Whether a node keeps its output back until an epoch is complete."""
+        return node in self.graph.clean and node not in self.graph.units
+
+    def vertex(self, node: int) -> Vertex:
+        """A node's vertex in its initial state."""
+        return Vertex(self.graph.kinds[node], node, self.modes[node], self.holds(node))
 
 
 def source_rows(source: int, start: int, end: int) -> Rows:
@@ -124,6 +151,8 @@ class Vertex:
     kind: Kind
     node: int
     mode: str
+    holds: bool = False
+    """(Clean) whether output waits for the end of its epoch."""
     epochs: dict[int, list[Row]] = field(default_factory=dict)
     """(Stateful, sink) rows by epoch that is not complete."""
     total: int = 0
@@ -137,6 +166,7 @@ class Vertex:
             self.kind,
             self.node,
             self.mode,
+            self.holds,
             {epoch: list(rows) for epoch, rows in self.epochs.items()},
             self.total,
             list(self.history),
@@ -152,29 +182,33 @@ class Vertex:
                 self.digest = mix(self.digest, row[0] ^ row[1])
                 out.append((mix(row[0], self.node), self.digest % 1000))
             return tuple(out)
-        if self.kind in (Kind.STATEFUL, Kind.SINK):
+        if self.holds or self.kind in (Kind.STATEFUL, Kind.SINK):
             self.epochs.setdefault(epoch, []).extend(rows)
-            if self.kind is Kind.SINK or self.mode != "broadcast":
+            if self.holds or self.kind is Kind.SINK or self.mode != "broadcast":
                 return ()
         return tuple((mix(row[0], self.node), row[1] + 1) for row in rows)
 
     def complete(self, epoch: int) -> tuple[Rows, list[Row]]:
         """An epoch is complete: the output, and the rows that it had."""
-        if self.kind not in (Kind.STATEFUL, Kind.SINK):
-            return (), []
         rows = sorted(self.epochs.pop(epoch, []))
+        if self.kind not in (Kind.STATEFUL, Kind.SINK):
+            return tuple((mix(row[0], self.node), row[1] + 1) for row in rows), rows
         self.total += sum(value for _, value in rows)
         if self.kind is Kind.SINK:
             return (), rows
         out = [(mix(self.node + 100, epoch % 1009), self.total % 1000)]
-        if self.mode == "loop":
+        if self.mode == "loop" or (self.holds and self.mode == "broadcast"):
             out += [(mix(row[0], self.node), row[1] + 1) for row in rows]
         return tuple(out), rows
 
 
 def epochs_of(shape: Shape, cuts: Mapping[int, list[Cut]], node: int) -> list[int]:
     """The epochs that end at a node: those that any source above it has cut."""
-    above = (source for source in cuts if node in shape.graph.descendants[source])
+    above = (
+        source
+        for source in cuts
+        if source not in shape.pairs and node in shape.whole.descendants[source]
+    )
     return sorted({cut.epoch for source in above for cut in cuts[source]})
 
 
@@ -194,11 +228,13 @@ def expected(
     noise = noise or {}
     graph = shape.graph
     inputs: dict[int, list[Row]] = {node: [] for node in graph.order}
-    for node in graph.order:
+    for node in shape.whole.order:
         if node in graph.units and node == graph.members[node][0]:
             inputs.update(_settled(graph.members[node], inputs))
         batches: list[Rows] = []
-        if graph.kinds[node] is Kind.SOURCE:
+        if node in shape.pairs:
+            batches = [(row,) for row in inputs[shape.pairs[node]]]
+        elif graph.kinds[node] is Kind.SOURCE:
             offset = 0
             for cut in cuts[node]:
                 if cut.epoch == epoch:
@@ -226,6 +262,8 @@ def watermark_at(shape: Shape, cuts: Mapping[int, list[Cut]], node: int, epoch: 
     """The watermark of a node after an epoch, from the sources' cuts alone."""
     graph = shape.graph
     kind = graph.kinds[node]
+    if node in shape.pairs:
+        return watermark_at(shape, cuts, shape.pairs[node], epoch)
     if kind is Kind.SOURCE:
         past = [cut.watermark_us for cut in cuts[node] if cut.epoch <= epoch]
         return past[-1] if past else None
@@ -253,7 +291,7 @@ def _least(shape: Shape, cuts: Mapping[int, list[Cut]], node: int, epoch: int) -
 
 def fresh(shape: Shape) -> dict[int, Vertex]:
     """A vertex for each node."""
-    return {n: Vertex(shape.graph.kinds[n], n, shape.modes[n]) for n in shape.graph.order}
+    return {node: shape.vertex(node) for node in shape.graph.order}
 
 
 def random_shape(random: Random) -> Shape:

@@ -13,7 +13,7 @@ from penstock.core.causal.retention import durable_epochs, keep_from, keeps_dete
 from penstock.core.causal.times import Stamp
 from penstock.core.machine.causal_effects import Checkpoint
 from penstock.core.machine.recovery import Record
-from penstock.testing.simulator.stages import Row, Shape, Vertex
+from penstock.testing.simulator.stages import Row, Rows, Shape, Vertex, source_rows
 
 __all__ = ["Kept", "Store"]
 
@@ -38,6 +38,10 @@ class Store:
         self.published: dict[int, dict[int, list[Row]]] = {}
         self.staged: dict[int, dict[int, list[Row]]] = {}
         """(Sinks below unrepeatable nodes) complete epochs that are durable but not published."""
+        self.acknowledged: dict[int, int] = {}
+        """(Sources) what they have read up to the end of this epoch may be gone."""
+        self.watermarks: dict[int, dict[int, int | None]] = {}
+        """(Sinks) the watermark at the end of each epoch that they have."""
         self.determinants: dict[int, list[Diff]] = {}
         self.through: dict[int, int] = {}
         self.checkpoints: dict[int, list[Kept]] = {}
@@ -46,9 +50,11 @@ class Store:
             kind = graph.kinds[node]
             if kind is Kind.SOURCE:
                 self.cuts[node] = []
+                self.acknowledged[node] = -1
             elif kind is Kind.SINK:
                 self.published[node] = {}
                 self.staged[node] = {}
+                self.watermarks[node] = {}
             elif kind is Kind.STATELESS:
                 self.determinants[node] = []
             else:
@@ -58,8 +64,7 @@ class Store:
                     clock=dict.fromkeys(graph.parents[node], Position()),
                     floors=dict.fromkeys(graph.children[node], Floor()),
                 )
-                vertex = Vertex(kind, node, shape.modes[node])
-                self.checkpoints[node] = [Kept(0, Checkpoint(report, {}), vertex)]
+                self.checkpoints[node] = [Kept(0, Checkpoint(report, {}), shape.vertex(node))]
 
     def allowed(self, node: int, incarnation: int) -> bool:
         """Whether a writer is the one that counts."""
@@ -92,7 +97,9 @@ class Store:
         """Drop checkpoints that no recovery asks for, and determinants before the oldest."""
         graph = self.shape.graph
         durable = durable_epochs(graph, self.stored(graph.order))
-        for node, epoch in keep_from(graph, *durable).items():
+        for node in self.acknowledged:
+            self.acknowledged[node] = max(self.acknowledged[node], lows[node])
+        for node, epoch in keep_from(graph, *durable, self.shape.spare).items():
             self.checkpoints[node] = [
                 k for k in self.checkpoints[node] if k.checkpoint.report.completed >= epoch
             ]
@@ -108,6 +115,24 @@ class Store:
                 d for d in self.determinants[node] if keeps_determinant(d, lows[node])
             ]
 
+    def persisted(self, source: int, completed: int) -> tuple[int, int, int | None] | None:
+        """What a source reads after an epoch: the next one, where its rows end, its watermark."""
+        sink = self.shape.pairs[source]
+        published = self.published[sink]
+        epoch = min((epoch for epoch in published if epoch > completed), default=None)
+        if epoch is None:
+            return None
+        end = sum(len(rows) for other, rows in published.items() if other <= epoch)
+        return epoch, end, self.watermarks[sink][epoch]
+
+    def rows(self, source: int, start: int, end: int) -> Rows:
+        """Rows of a source by offset."""
+        if source not in self.shape.pairs:
+            return source_rows(source, start, end)
+        published = self.published[self.shape.pairs[source]]
+        rows = [row for epoch in sorted(published) for row in published[epoch]]
+        return tuple(rows[start:end])
+
     def _sink(self, node: int) -> Iterator[Saved]:
         for epoch in (max(self.published[node], default=-1), *sorted(self.staged[node])):
             clock = {parent: Position((), epoch) for parent in self.shape.graph.parents[node]}
@@ -120,7 +145,8 @@ class Store:
         for node in nodes:
             kind = graph.kinds[node]
             if kind is Kind.SOURCE:
-                found[node] = Stored(cuts=tuple(self.cuts[node]))
+                past = [c for c in self.cuts[node] if c.epoch <= self.acknowledged[node]]
+                found[node] = Stored(cuts=tuple(self.cuts[node][max(0, len(past) - 1) :]))
             elif kind is Kind.SINK:
                 found[node] = Stored(tuple(self._sink(node)))
             elif kind is Kind.STATELESS:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.core.causal.diffs import show_diff
 from penstock.core.causal.graph import Kind
 from penstock.core.causal.reports import Cut
-from penstock.core.causal.retention import durable_epochs, low_epochs, publishable
-from penstock.core.machine.causal_effects import StoreCut
-from penstock.core.machine.messages import MARK, Message
+from penstock.core.causal.retention import durable_epochs, publishable, rollback_from
+from penstock.core.machine.causal_effects import Flushed, StoreCut
+from penstock.core.machine.global_hold import GlobalHold
+from penstock.core.machine.messages import MARK, Complete, Message
 from penstock.core.machine.recovery import (
     Collect,
     Fence,
@@ -22,6 +23,7 @@ from penstock.core.machine.recovery import (
     Persist,
     RecoveryEffect,
     RecoveryMachine,
+    Refuse,
     StartNode,
     Truncate,
 )
@@ -32,6 +34,7 @@ from penstock.testing.simulator.loops import Hub
 from penstock.testing.simulator.monitor import Monitor, Violation
 from penstock.testing.simulator.network import Channel, Network
 from penstock.testing.simulator.process import Process
+from penstock.testing.simulator.regimes import with_regimes
 from penstock.testing.simulator.stages import Row, Shape, mix, random_shape
 from penstock.testing.simulator.store import Store
 
@@ -43,6 +46,12 @@ __all__ = ["World"]
 STEPS_MAX = 20_000
 
 
+class Resume(NamedTuple):
+    """Tell a node that everybody has a checkpoint."""
+
+    epoch: int
+
+
 class World:
     """One simulated run."""
 
@@ -52,11 +61,17 @@ class World:
         mutant: Mutant,
         trace: list[str] | None = None,
         shape: Shape | None = None,
+        mixed: bool = False,
     ) -> None:
         self.random = Random(seed)
         self.mutant = mutant
         self.trace = trace
         self.shape = shape or random_shape(self.random)
+        if mixed:
+            self.shape = with_regimes(self.shape, self.random)
+        self.mixed = mixed
+        self.hold: GlobalHold | None = None
+        self._hold_everybody(-1)
         self.store = Store(self.shape)
         self.network = Network(self)
         self.monitor = Monitor(self)
@@ -71,11 +86,11 @@ class World:
         self._hubs = {
             unit: Hub(self, graph.members[node], zero, -1) for node, unit in graph.units.items()
         }
-        self.controller: RecoveryMachine | None = mutant.recovery(graph, self.store.record)
+        self.controller: RecoveryMachine | None = self._new_controller()
         self.controller_steps: int | None = None
         """After how many more effects the controller dies."""
         self.to_controller: deque[tuple[str, int, int, Any]] = deque()
-        self.to_nodes: dict[int, deque[tuple[int, RecoveryEffect]]] = {
+        self.to_nodes: dict[int, deque[tuple[int, RecoveryEffect | Resume]]] = {
             node: deque() for node in graph.order
         }
         self.detections: list[tuple[int, int]] = []
@@ -87,6 +102,7 @@ class World:
         self.laggards: frozenset[tuple[int, int]] = frozenset()
         """Edges that are slow."""
         self.salt = self.random.getrandbits(16)
+        self.switch_share = 0.03 if self.shape.switched else 0.0
         self.checkpoint_share = self.random.choice((0.0, 0.4, 0.9))
         self.truncate_share = self.random.choice((0.0, 0.1, 0.3))
         plan_faults(self)
@@ -142,7 +158,7 @@ class World:
                 continue
             if process.region:
                 found.append((self._completed_inside, process))
-            if process.kind is Kind.SOURCE and process.reading:
+            if process.kind is Kind.SOURCE and process.readable:
                 found.append((self._read, process))
         for node, queue in self.to_nodes.items():
             if queue:
@@ -160,6 +176,8 @@ class World:
                     found.append((self._publish_staged, sink))
             if found and self.random.random() < self.truncate_share:
                 found.append((self._truncate, None))
+        if self.switch_share and found and self.random.random() < self.switch_share:
+            found.append((self._switch, self.random.choice(sorted(self.shape.switched))))
         for number in range(len(self.starting)):
             found.append((self._spawn, number))
         return found
@@ -218,6 +236,13 @@ class World:
     def _wake(self, process: Process) -> None:
         process.paused -= 1
 
+    def _switch(self, node: int) -> None:
+        """A node's log is turned on or off."""
+        process = self.processes[node]
+        if process.alive and not process.paused:
+            process.machine.logged = not process.machine.logged
+            self.note(f"{process.name} {'keeps' if process.machine.logged else 'keeps no'} log")
+
     def cut(self, process: Process, effect: StoreCut) -> None:
         """A source's epoch ends, durably."""
         cuts = self.store.cuts[process.node]
@@ -225,12 +250,13 @@ class World:
             raise Violation("exactly-once", f"{process.name} cut {effect.epoch} after {cuts[-1]}")
         cuts.append(Cut(effect.epoch, effect.offset, effect.watermark_us))
 
-    def publish(self, process: Process, epoch: int, rows: list[Row]) -> bool:
+    def publish(self, process: Process, effect: Complete, rows: list[Row]) -> bool:
         """A sink has an epoch: it publishes it, or stages it until it may.
 
         Both are atomic, idempotent, and refused to those who were replaced.
         """
         store = self.store
+        epoch = effect.epoch
         if not (store.allowed(process.node, process.incarnation) or self.mutant.stale_writes):
             return False
         published = store.published[process.node]
@@ -241,6 +267,7 @@ class World:
             )
         if epoch not in published and epoch < max(published, default=-1):
             raise Violation("exactly-once", f"{process.name} published {epoch} too late")
+        store.watermarks[process.node][epoch] = effect.watermark_us
         if process.node in self.shape.graph.tainted and not self.mutant.publishes_at_once:
             store.staged[process.node][epoch] = rows
         else:
@@ -264,7 +291,7 @@ class World:
     def wants_checkpoint(self, process: Process, epoch: int) -> bool:
         """Whether to take a checkpoint after this epoch; who may go back together does so too."""
         graph = self.shape.graph
-        if process.kind not in (Kind.STATEFUL, Kind.ORDERED):
+        if process.kind not in (Kind.STATEFUL, Kind.ORDERED) or process.node in self.shape.every:
             return False
         if process.node in graph.tainted and epoch == EPOCH_END:
             return True
@@ -289,6 +316,9 @@ class World:
                 self.control(controller.reported(node, *value))
         elif what == "opened":
             self.control(controller.opened(node, incarnation, *value))
+        elif what == "flushed":
+            if controller.record.incarnations[node] == incarnation:
+                self._flushed(node, value)
         elif what == "started":
             self.control(controller.started(node, incarnation))
         else:
@@ -305,16 +335,60 @@ class World:
                 self.pending = sorted([*self.pending, (when, "during_recovery")])
 
     def _truncate(self, _: None) -> None:
-        if self.controller is None:
+        if self.controller is None or self.controller.record.limits:
             return
-        stored = self.store.stored(self.shape.graph.order)
-        lows = low_epochs(self.shape.graph, *durable_epochs(self.shape.graph, stored))
+        graph = self.shape.graph
+        stored = self.store.stored(graph.order)
+        lows = self.mutant.lows(graph, *durable_epochs(graph, stored), self.shape.spare)
         self.monitor.truncated(lows, stored)
         self.store.forget(lows)
         self.control(self.controller.truncate_due(lows))
 
+    # -- global checkpoints ----------------------------------------------------------------------
+
+    def _new_controller(self) -> RecoveryMachine:
+        together = self.shape.global_every is not None
+        return self.mutant.recovery(self.shape.graph, self.store.record, all_together=together)
+
+    def _hold_everybody(self, completed: int) -> None:
+        """Everybody holds its input after the next multiple."""
+        every = self.shape.global_every
+        if every is not None:
+            kinds = self.shape.graph.kinds
+            waited = [node for node, kind in kinds.items() if kind is Kind.STATEFUL]
+            self.hold = self.mutant.hold(waited, every, completed) if waited else None
+
+    def _flushed(self, node: int, said: Flushed) -> None:
+        following = None if self.hold is None else self.hold.flushed(node, said)
+        if following is not None:
+            self.note(f"controller lets everybody go on to {following}")
+            for other in self.shape.graph.order:
+                self._queue_for(other, Resume(following))
+
+    def rollback(self) -> bool:
+        """A person wants a region to go back."""
+        graph = self.shape.graph
+        if self.controller is None:
+            return False
+        saved, published = durable_epochs(graph, self.store.stored(graph.order))
+        oldest = rollback_from(graph, saved, published, self.shape.spare)
+        node = self.random.choice(graph.order)
+        region = [other for other in graph.order if graph.regions[other] == graph.regions[node]]
+        if graph.unrepeatable.intersection(region):
+            return False
+        newest = max((e for n in region for e in saved.get(n, ()) if e < EPOCH_END), default=-1)
+        to = self.random.randint(oldest[node], max(newest, oldest[node]) + 1)
+        self.note(f"a person rolls the region of {node} back to {to}")
+        self.control(self.controller.rollback(to, [node]))
+        return True
+
     def control(self, effects: list[RecoveryEffect]) -> None:
         """Perform the controller's effects; it may die between any two of them."""
+        starts = [effect for effect in effects if isinstance(effect, StartNode)]
+        kinds = self.shape.graph.kinds
+        with_state = [e.start.completed for e in starts if kinds[e.node] is Kind.STATEFUL]
+        if starts:
+            self._hold_everybody(min(with_state, default=-1))
         for effect in effects:
             if self.controller_steps is not None:
                 self.controller_steps -= 1
@@ -331,6 +405,8 @@ class World:
                 if self.controller is not None:
                     stored = self.store.stored(effect.nodes)
                     self.control(self.controller.stored(effect.round, stored))
+            elif isinstance(effect, Refuse):
+                raise Violation("Eventuality", f"a rollback was refused: {effect.reason}")
             elif isinstance(effect, GiveUp):
                 raise Violation("Eventuality", f"the controller gave up: {effect.reason}")
             elif isinstance(effect, StartNode):
@@ -340,7 +416,7 @@ class World:
             elif isinstance(effect, OpenEdge):
                 self._queue_for(effect.sender, effect)
 
-    def _queue_for(self, node: int, effect: RecoveryEffect) -> None:
+    def _queue_for(self, node: int, effect: RecoveryEffect | Resume) -> None:
         self.to_nodes[node].append((self.store.record.incarnations[node], effect))
 
     def _told(self, node: int) -> None:
@@ -353,7 +429,7 @@ class World:
             return
         self._guarded(process, lambda: self._tell_node(process, effect))
 
-    def _tell_node(self, process: Process, effect: RecoveryEffect) -> None:
+    def _tell_node(self, process: Process, effect: RecoveryEffect | Resume) -> None:
         machine = process.machine
         if isinstance(effect, Fence):
             self.note(f"{process.name} is told of {dict(effect.incarnations)}")
@@ -361,6 +437,8 @@ class World:
         elif isinstance(effect, OpenEdge):
             self.note(f"{process.name} opens to {effect.target} after {tuple(effect.position)}")
             process.perform(machine.open(effect.target, effect.incarnation, effect.position))
+        elif isinstance(effect, Resume):
+            process.perform(machine.resume(effect.epoch))
         elif isinstance(effect, Truncate):
             machine.truncate(effect.positions, effect.epoch)
 
@@ -401,10 +479,13 @@ class World:
 
     def _restart_controller(self, _: None) -> None:
         self.note("controller restarts")
-        self.controller = self.mutant.recovery(self.shape.graph, self.store.record)
+        self.controller = self._new_controller()
+        self._hold_everybody(-1)
         for node, process in self.processes.items():
             if not process.alive:
                 self.suspect(node)
+            elif process.said is not None and self.hold is not None:
+                self.tell("flushed", process, process.said)
         self.control(self.controller.resumed())
 
     # -- faults ----------------------------------------------------------------------------------
