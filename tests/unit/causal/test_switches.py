@@ -219,3 +219,16 @@ def test_regions_do_not_hold_each_other_back() -> None:
     graph = CausalGraph(kinds, {**PARENTS, 6: (5,)})
     low = low_epochs(graph, {1: [8], 3: [7]}, {4: 9, 6: 1})
     assert low == {**dict.fromkeys(range(5), 7), 5: 1, 6: 1}
+
+
+def test_nothing_is_forgotten_behind_a_floor_that_was_reported() -> None:
+    machine = node(logged=False, stateful=True)
+    driver = Driver(machine)
+    driver.rows(0)
+    machine.fence({7: 1}, 1)
+    reported = machine.report().floors[7]
+    driver.mark(0)
+    machine.logged = False
+    assert machine.report().floors[7] == reported
+    driver._perform(machine.open(7, 1, Position()))
+    assert driver.sent[-2:] == [(DATA, 0), (MARK, 0)]

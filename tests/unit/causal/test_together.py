@@ -121,7 +121,7 @@ def test_the_end_of_the_stream_does_not_wait() -> None:
     driver.get(MARK, 1, EPOCH_END)
     seen = driver.get(MARK, 2, EPOCH_END)
     assert ("sent", EPOCH_END) in seen
-    assert seen[-1] == Flushed(1, None)
+    assert seen[-1] == Flushed(1, EPOCH_END)
 
 
 def test_all_resume_when_the_last_one_is_flushed() -> None:
@@ -132,7 +132,9 @@ def test_all_resume_when_the_last_one_is_flushed() -> None:
     assert hold.flushed(7, Flushed(5, None)) is None
     assert hold.flushed(2, Flushed(2, None)) is None
     assert hold.flushed(2, Flushed(5, 17)) == 17
-    assert hold.epoch == 17
+    assert hold.flushed(1, Flushed(20, None)) is None
+    assert hold.flushed(2, Flushed(17, 30)) == 20
+    assert hold.flushed(2, Flushed(20, EPOCH_END)) == 23
 
 
 KINDS = {0: Kind.SOURCE, 1: Kind.STATEFUL, 2: Kind.STATEFUL, 3: Kind.SINK, 4: Kind.SOURCE}

@@ -118,7 +118,9 @@ class CausalOutput(NodeMachine):
             self._forget_sent(child)
 
     def _forget_sent(self, child: int) -> None:
-        if not self._logged:
+        # The floor stays where it was reported while an edge is closed; and a child that was not
+        # told of the watermark where it stands may need marks that are under way.
+        if not self._logged and self._open[child] and child not in self._unstated:
             self.log.forget_sent(child, self.completed_epoch if self._forgets_epochs else None)
 
     def produced(  # type: ignore[override]

@@ -6,9 +6,9 @@ All nodes hold their input after the same epoch, a multiple of ``every``:
 
     flushed(node, Flushed)   ->  None, or the epoch after which to hold from now on
 
-A node is flushed when it has handled everything up to the hold and its checkpoint, if it has state,
-is durable.  When all of them are, everybody may ``resume`` until the next multiple that something
-waits for.  So at any time a node's newest checkpoint is at the last multiple or at the one before.
+A node is flushed when that epoch is complete and its checkpoint, if it has state, is durable.  When
+all of them are, everybody may ``resume`` until the next multiple.  So at any time a node's newest
+checkpoint is at the last multiple or at the one before.
 
 A controller that restarts asks all nodes for what they said last; it needs nothing else.
 """
@@ -35,10 +35,8 @@ class GlobalHold:
     """Waits for everybody's checkpoints.
 
     >>> hold = GlobalHold([1, 2], every=5)
-    >>> hold.epoch, hold.flushed(1, Flushed(4, None))
-    (4, None)
-    >>> hold.flushed(2, Flushed(4, 13))
-    9
+    >>> hold.epoch, hold.flushed(1, Flushed(4, None)), hold.flushed(2, Flushed(4, 13))
+    (4, None, 9)
     """
 
     def __init__(

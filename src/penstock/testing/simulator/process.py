@@ -28,6 +28,7 @@ from penstock.core.machine.causal_effects import (
     TellReport,
 )
 from penstock.core.machine.causal_source import CausalSource
+from penstock.core.machine.global_hold import multiple_at
 from penstock.core.machine.messages import Complete, Deliver, EndStep, Report, Send
 from penstock.core.machine.node import Outlet
 from penstock.core.progress.marks import EPOCH_END, WATERMARK_IDLE, Completion
@@ -350,7 +351,9 @@ class Process:
         random = self.world.random
         shape = self.world.shape
         if random.random() < shape.skip_share:
-            epoch += random.randint(1, 2)
+            later = epoch + random.randint(1, 2)
+            every = shape.global_every
+            epoch = later if every is None else min(later, multiple_at(epoch, every))
         return epoch if epoch < shape.epochs else EPOCH_END
 
     def written(self) -> None:

@@ -137,8 +137,6 @@ def _global(shape: Shape, random: Random) -> Shape:
             logless=frozenset(graph.order),
             clean=frozenset(inner),
         ),
-        # Nodes of a loop without input of their own do not see an epoch that is left out.
-        skip_share=0.0 if graph.units else shape.skip_share,
         regimes=dict.fromkeys(inner, "global"),
         every=dict.fromkeys(inner, every),
         global_every=every,
