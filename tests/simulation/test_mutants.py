@@ -10,7 +10,7 @@ from penstock.testing.simulator.run import caught_by, run_seed
 def test_mutant_is_caught(mutant: Mutant) -> None:
     seed = caught_by(mutant, mutant.seed)
     assert seed is not None
-    assert run_seed(seed).violation is None
+    assert run_seed(seed, mixed=mutant.mixed).violation is None
 
 
 def test_mutants_have_names_and_say_what_they_leave_out() -> None:

@@ -23,6 +23,13 @@ SCENARIOS = {
     "a stamp in the log of a loop's node is never given away again": (131, 238, 457, 543, 874),
 }
 
+MIXED = {
+    "a floor that was reported stays while the edge is closed": (1371,),
+    "marks are kept until the child knows the watermark where it stands": (600, 1262),
+    "a sink and a source over one log are in regions that wait for nobody": (48,),
+    "sources cut the epochs that everybody's checkpoints wait for": (58, 227, 249),
+}
+
 
 @pytest.mark.parametrize(
     "seed",
@@ -33,5 +40,14 @@ SCENARIOS = {
     ],
 )
 def test_scenario(seed: int) -> None:
-    outcome = run_seed(seed)
+    outcome = run_seed(seed, mixed=False)
+    assert outcome.violation is None
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(seed, id=f"{name}-{seed}") for name, seeds in MIXED.items() for seed in seeds],
+)
+def test_scenario_of_mixed_regimes(seed: int) -> None:
+    outcome = run_seed(seed, mixed=True)
     assert outcome.violation is None

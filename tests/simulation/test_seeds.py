@@ -7,7 +7,8 @@ import typer
 from typer.testing import CliRunner
 
 from penstock.cli.simulate import simulate
-from penstock.testing.simulator.faults import FAULTS
+from penstock.testing.simulator.faults import FAULTS, ROLLBACK
+from penstock.testing.simulator.regimes import REGIMES
 from penstock.testing.simulator.run import run_many, run_seed
 
 
@@ -15,8 +16,10 @@ def test_no_invariant_breaks_in_a_few_hundred_runs() -> None:
     result = run_many(seed=1, runs=400)
     assert result["violations"] == 0, result["failed"]
     assert result["runs"] == 400
-    assert set(FAULTS) | {"stale"} == set(result["faults"])
+    assert {*FAULTS, ROLLBACK, "stale"} == set(result["faults"])
     assert all(count > 0 for count in result["faults"].values())
+    assert set(REGIMES) == set(result["regimes"])
+    assert all(count > 0 for count in result["regimes"].values())
 
 
 @pytest.mark.parametrize("seed", [3, 77])

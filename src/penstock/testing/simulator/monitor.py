@@ -114,6 +114,23 @@ class Monitor:
                 f"{process.name} reads epoch {epoch}, which may be gone up to {acknowledged}",
             )
 
+    def planned(self, starts: Mapping[int, int], asked: Mapping[int, int]) -> None:
+        """Nodes start where the plan says: no later than a person has asked for."""
+        for node, to in asked.items():
+            if starts.get(node, -1) > to:
+                raise Violation("rollback", f"{node} starts at {starts[node]}, not by {to}")
+
+    def sent(self, process: Process, message: Message) -> None:
+        """A message leaves: what an eager node makes is in a durable checkpoint then."""
+        eager = self.world.shape.regimes.get(process.node) == "eager"
+        if eager and message.stamp and not process.zombie:  # without a stamp: a mark restated
+            kept = self.world.store.checkpoints[process.node]
+            newest = max(one.checkpoint.report.completed for one in kept)
+            if message.time.epoch > newest:
+                raise Violation(
+                    "eager", f"{process.name} sends epoch {message.time.epoch} before {newest}"
+                )
+
     def drawn(self, process: Process, what: list[int], noise: int) -> None:
         """A noisy node has added a number to rows (or to what an epoch led to)."""
         if not process.zombie:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.core.causal.retention import low_epochs
+from penstock.core.causal.retention import keep_from, low_epochs
 from penstock.core.machine.causal import CausalMachine
 from penstock.core.machine.causal_loop import CausalLoop
 from penstock.core.machine.causal_source import CausalSource
@@ -17,6 +17,7 @@ from penstock.core.machine.global_hold import GlobalHold
 from penstock.core.machine.recovery import RecoveryMachine
 from penstock.testing.simulator import broken_nodes as nodes
 from penstock.testing.simulator import broken_recovery as recovery
+from penstock.testing.simulator import broken_regimes as regimes
 
 __all__ = ["MUTANTS", "REAL", "Mutant"]
 
@@ -35,6 +36,7 @@ class Mutant:
     publishes_at_once: bool = False
     keeps_rows: bool = False
     lows: Callable[..., dict[int, int]] = low_epochs
+    keeps: Callable[..., dict[int, int]] = keep_from
     hold: type[GlobalHold] = GlobalHold
     mixed: bool = False
     """Whether to look among flows of mixed regimes."""
@@ -139,4 +141,83 @@ MUTANTS: tuple[Mutant, ...] = (
         publishes_at_once=True,
     ),
     Mutant("starts-too-late", "the least position (5)", recovery=recovery.StartsTooLate),
+    Mutant(
+        "forgets-the-unsent",
+        "without a log, what was not sent is kept",
+        regimes.ForgetsTheUnsent,
+        mixed=True,
+    ),
+    Mutant(
+        "floor-stays",
+        "without a log, the floor rises",
+        regimes.FloorStays,
+        regimes.SourceFloorStays,
+        mixed=True,
+    ),
+    Mutant(
+        "forgets-behind-a-fence",
+        "the floor stays while an edge is closed",
+        regimes.ForgetsBehindAFence,
+        mixed=True,
+        seed=1371,
+    ),
+    Mutant(
+        "forgets-untold-marks",
+        "marks are kept until the child knows the watermark where it stands",
+        regimes.ForgetsUntoldMarks,
+        mixed=True,
+        seed=600,
+    ),
+    Mutant(
+        "forgets-within-epochs",
+        "what checkpoints within an epoch may have to send again is kept until it ends",
+        regimes.ForgetsWithinEpochs,
+        mixed=True,
+        seed=638,
+    ),
+    Mutant(
+        "unclean-checkpoint",
+        "a clean checkpoint has no rows of later epochs",
+        keeps_rows=True,
+        mixed=True,
+        seed=27,
+    ),
+    Mutant(
+        "starts-within-epochs",
+        "clean nodes start at the end of an epoch",
+        recovery=regimes.StartsWithinEpochs,
+        mixed=True,
+        seed=147,
+    ),
+    Mutant("low-epoch-of-others", "low epochs are by region", lows=regimes.one_region, mixed=True),
+    Mutant(
+        "low-epoch-as-if-logged",
+        "without a log, a checkpoint needs children that have come as far",
+        lows=regimes.as_if_logged,
+        mixed=True,
+    ),
+    Mutant(
+        "keeps-one-too-few",
+        "every checkpoint that may be asked for is kept",
+        keeps=regimes.newest_only,
+        mixed=True,
+    ),
+    Mutant(
+        "resumes-too-soon",
+        "a global checkpoint is everybody's before rows go on",
+        hold=regimes.ResumesTooSoon,
+        mixed=True,
+    ),
+    Mutant(
+        "eager-at-once",
+        "what an eager node makes leaves after its checkpoint",
+        regimes.EagerAtOnce,
+        mixed=True,
+    ),
+    Mutant(
+        "forgets-limits",
+        "a rollback by hand goes back as far as was asked for",
+        recovery=regimes.ForgetsLimits,
+        mixed=True,
+    ),
 )

@@ -164,6 +164,7 @@ class Process:
         machine = self.machine
         if isinstance(effect, Send):
             message = effect.message
+            world.monitor.sent(self, message)
             if message.link >= INSIDE:
                 world.hub(self.node).sent(self, message.time.epoch)
             world.network.send(self, message._replace(payload=self._fetch(message.payload)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from penstock.core.causal.clocks import Floor, Position
@@ -93,13 +93,15 @@ class Store:
             self.determinants[node] = [d for d in self.determinants[node] if d[0].stamp <= trim]
             self.through[node] = max(through, self.through.get(node, -1))
 
-    def forget(self, lows: Mapping[int, int]) -> None:
+    def forget(
+        self, lows: Mapping[int, int], keeps: Callable[..., dict[int, int]] = keep_from
+    ) -> None:
         """Drop checkpoints that no recovery asks for, and determinants before the oldest."""
         graph = self.shape.graph
         durable = durable_epochs(graph, self.stored(graph.order))
         for node in self.acknowledged:
             self.acknowledged[node] = max(self.acknowledged[node], lows[node])
-        for node, epoch in keep_from(graph, *durable, self.shape.spare).items():
+        for node, epoch in keeps(graph, *durable, self.shape.spare).items():
             self.checkpoints[node] = [
                 k for k in self.checkpoints[node] if k.checkpoint.report.completed >= epoch
             ]

@@ -70,6 +70,8 @@ class World:
         if mixed:
             self.shape = with_regimes(self.shape, self.random)
         self.mixed = mixed
+        self._asked: dict[int, int] = {}
+        """Where a person wants nodes to start."""
         self.hold: GlobalHold | None = None
         self._hold_everybody(-1)
         self.store = Store(self.shape)
@@ -341,7 +343,7 @@ class World:
         stored = self.store.stored(graph.order)
         lows = self.mutant.lows(graph, *durable_epochs(graph, stored), self.shape.spare)
         self.monitor.truncated(lows, stored)
-        self.store.forget(lows)
+        self.store.forget(lows, self.mutant.keeps)
         self.control(self.controller.truncate_due(lows))
 
     # -- global checkpoints ----------------------------------------------------------------------
@@ -379,6 +381,7 @@ class World:
         newest = max((e for n in region for e in saved.get(n, ()) if e < EPOCH_END), default=-1)
         to = self.random.randint(oldest[node], max(newest, oldest[node]) + 1)
         self.note(f"a person rolls the region of {node} back to {to}")
+        self._asked = {n: to for n in region if graph.kinds[n] in (Kind.STATEFUL, Kind.ORDERED)}
         self.control(self.controller.rollback(to, [node]))
         return True
 
@@ -389,6 +392,8 @@ class World:
         with_state = [e.start.completed for e in starts if kinds[e.node] is Kind.STATEFUL]
         if starts:
             self._hold_everybody(min(with_state, default=-1))
+            self.monitor.planned({e.node: e.start.completed for e in starts}, self._asked)
+            self._asked = {}
         for effect in effects:
             if self.controller_steps is not None:
                 self.controller_steps -= 1
