@@ -16,8 +16,8 @@ $(STAMP): pyproject.toml constraints.txt scripts/setup.sh
 	@VENV=$(VENV) bash scripts/setup.sh
 	@touch $@
 
-demo: $(STAMP) ## run the Yahoo! Streaming Benchmark on a local Spark session for 20 s
-	@$(BIN)/penstock demo ysb
+demo: $(STAMP) ## serve ads for 30 s on a local Spark session, kill five processes, check everything
+	@$(BIN)/penstock demo adserving --kill 5
 
 test: $(STAMP) ## run all the tests (PYTEST_ARGS="-k time" for some)
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -198,26 +198,23 @@ def _table(query: FlowQuery, drill: Drill | None) -> Table:
     table.add_column("regimes")
     for heading in ("hosts", "rows/s", "kills", "recovered after"):
         table.add_column(heading, justify="right")
-    plan = query._controller.plan
     progress = query.lastProgress
     rates = (
         {} if progress is None else {s["name"]: s["inputRowsPerSecond"] for s in progress.stages}
     )
-    where = {node["name"]: node["host"] for node in query.nodes()}
+    nodes = query.nodes()
     for part in PARTS:
-        chains = [chain for chain in plan.chains if chain.part == part]
-        names = [chain.node_name(node) for chain in chains for node in chain.nodes]
+        own = [node for node in nodes if node["part"] == part]
         done = [kill for kill in (drill.done if drill else ()) if kill["part"] == part]
         times = [
             f"{(kill['recovered_us'] - kill['at_us']) / 1e6:.2f} s" if kill["recovered_us"] else "…"
             for kill in done
         ]
-        regimes = list(dict.fromkeys(chain.regime.name for chain in chains))
         table.add_row(
             part,
-            ", ".join(regimes),
-            str(len({where[name] for name in names})),
-            f"{max((rates.get(chain.name, 0.0) for chain in chains), default=0.0):,.0f}",
+            ", ".join(dict.fromkeys(node["regime"] for node in own)),
+            str(len({node["host"] for node in own})),
+            f"{max((rates.get(node['stage'], 0.0) for node in own), default=0.0):,.0f}",
             str(len(done)) if done else "",
             ", ".join(times),
         )

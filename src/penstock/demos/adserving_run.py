@@ -233,7 +233,7 @@ def _percentile(values: Floats, percent: float) -> float | None:
     return round(float(np.percentile(values, percent)), 1) if len(values) else None
 
 
-def _rate(arrived_us: Floats) -> float:
-    if len(arrived_us) < 2:
-        return 0.0
-    return round(len(arrived_us) / max(1e-6, (arrived_us.max() - arrived_us.min()) / 1e6), 1)
+def _rate(arrived_us: Floats) -> float | None:
+    """Answers per second, if they took longer than one."""
+    seconds = (arrived_us.max() - arrived_us.min()) / 1e6 if len(arrived_us) else 0.0
+    return round(len(arrived_us) / seconds, 1) if seconds > 1 else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 import time
 from datetime import UTC, datetime
@@ -9,9 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
+from rich.console import Console
+from rich.table import Table
 
-from penstock.demos.adserving import RECOMMENDATION, TAGS, AdServing, Scale
-from penstock.demos.adserving_check import check
+from penstock.cli.adserving import _table, run_adserving
+from penstock.demos.adserving import PARTS, RECOMMENDATION, TAGS, AdServing, Scale
+from penstock.demos.adserving_check import balances, check
+from penstock.demos.adserving_run import Drill, LiveFigures, figures, recovered
+from penstock.errors import SettingsError
 from penstock.flow import Stream
 from penstock.operators.stateful import StatefulVertex
 from penstock.testing.local import start_local
@@ -54,7 +61,9 @@ def latest(ratings: Stream, scale: Scale) -> Stream:
 
 def test_every_part_is_right_while_nodes_of_each_are_killed(tmp_path: Path) -> None:
     origin = datetime.fromtimestamp(time.time() + 0.5, UTC)
-    run = AdServing(SCALE, origin, tmp_path, f"sqlite:///{tmp_path}/billing.db", latest)
+    url = f"sqlite:///{tmp_path}/billing.db"
+    before = balances(url)
+    run = AdServing(SCALE, origin, tmp_path, url, latest)
     query = start_local(
         run.flow,
         hosts=6,
@@ -63,33 +72,71 @@ def test_every_part_is_right_while_nodes_of_each_are_killed(tmp_path: Path) -> N
         epochInterval="50 ms",
         checkpointLocation=str(tmp_path / "store"),
     )
-    collector = threading.Thread(target=run.collect, daemon=True)
+    live = LiveFigures(run, before)
+    collector = threading.Thread(target=run.collect, args=(live.add,), daemon=True)
     collector.start()
-    victims = ("components[0]", "charges[0]", "serving[1]", "hashtags[0]")
+    drill = Drill(query, 5, time.time() + 1, 1.0)
+    killer = threading.Thread(target=drill.run, daemon=True)
+    killer.start()
     try:
-        for number, victim in enumerate(victims, 1):
-            time.sleep(0.8)
-            if query.isActive:
-                query.kill(victim)
-                deadline = time.monotonic() + WAIT_S
-                while query.isActive and not _recovered(query.recoveries, number):
-                    assert time.monotonic() < deadline
-                    time.sleep(0.01)
+        killer.join(WAIT_S)
+        shown = text_of(_table(query, drill))
         assert query.awaitTermination(WAIT_S)
     finally:
         query.stop()
     collector.join(5)
-    outcome = check(run)
+    outcome = check(run, before)
     assert outcome.right, outcome
     assert outcome.queries == 600
     assert outcome.windows >= 6
     assert outcome.fits >= 2
     assert len(query.recoveries) >= 2
+    assert recovered(drill)
+    assert "600 ads billed" in live.billing()
+    assert live.billing().endswith("exactly as served")
+    assert "queries/s" in live.queries()
+    for part in PARTS:
+        assert part in shown
+    assert "Ephemeral" in shown
+    found = figures(run, drill, 0)
+    assert found["kills"] == len(drill.done) >= 2
+    assert found["recovery_s"].keys() >= {"components"}
     for one in query.recoveries:
         if not any(name.startswith("serving") for name in one["lost"]):
             # Whoever makes the tables or writes the bills goes back alone.
             assert not [name for name in one["restarted"] if name.startswith(SERVING)], one
 
 
-def _recovered(recoveries: list[dict[str, Any]], number: int) -> bool:
-    return len(recoveries) >= number and all(one["recovered_us"] for one in recoveries)
+def text_of(table: Table) -> str:
+    """A table as a terminal shows it."""
+    console = Console(file=io.StringIO(), width=160)
+    console.print(table)
+    return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def test_too_little_time_for_the_kills_is_refused() -> None:
+    with pytest.raises(SettingsError, match="with --kill 5 give at least --seconds 17"):
+        run_adserving(10, None, 6, None, json=True, kills=5)
+
+
+def test_what_queries_saw_is_told_apart_by_who_was_killed(tmp_path: Path) -> None:
+    """Queries of 10 ms each; 100 ms while another part recovers, none for 400 ms of its own."""
+    run = AdServing(
+        SCALE, datetime.fromtimestamp(0, UTC), tmp_path, f"sqlite:///{tmp_path}/b", latest
+    )
+    drill = Drill(None, 0, 0, 0)  # type: ignore[arg-type]
+    drill.done = [
+        {"part": "components", "node": "c", "at_us": 2_000_000, "recovered_us": 2_500_000},
+        {"part": "serving", "node": "s", "at_us": 6_000_000, "recovered_us": 6_400_000},
+    ]
+    kind = pa.timestamp("us", tz="UTC")
+    for due in range(0, 10_000_000, 20_000):
+        took = 100_000 if 2_000_000 <= due <= 2_500_000 else 10_000
+        came = max(due + took, 6_400_000) if 6_000_000 <= due < 6_400_000 else due + took
+        rows = pa.table({"id": [0], "time": pa.array([due], kind)})
+        run.delivered.append((came * 1000, rows))
+    found = figures(run, drill, 0)
+    assert found["query_ms"]["normal_p99"] == 10.0
+    assert found["query_ms"]["recovery_p99"] == 100.0
+    assert 390 <= found["query_gap_ms"] <= 410
+    assert found["recovery_s"] == {"components": [0.5], "serving": [0.4]}

@@ -224,7 +224,7 @@ class FlowQuery(Rollbacks):
         ]
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Each node with its host, process, incarnation, and what it would lose (its kind)."""
+        """Each node with host, process, incarnation, kind (what it would lose), part and regime."""
         controller = self._controller
         recovery = controller.recovery
         found = []
@@ -242,6 +242,8 @@ class FlowQuery(Rollbacks):
                         "incarnation": 0 if recovery is None else recovery.incarnations()[node],
                         "kind": None if recovery is None else recovery.graph.kinds[node].value,
                         "loop": bool(chain.loops),
+                        "part": chain.part,
+                        "regime": chain.regime.name,
                     }
                 )
         return found
