@@ -168,6 +168,26 @@ def test_a_node_whose_target_has_no_credit_waits_and_goes_on() -> None:
     assert len(bench.transport.sent) == 1
 
 
+def test_who_can_wait_does_so_while_others_recover() -> None:
+    bench = Bench(keyed, lambda name: name == "middle")
+    bench.host.nodes[bench.node("middle")].pause = 0
+    bench.host.pause(60.0)
+    bench.tell(message(bench, 1, 0, 1))
+    bench.step(3)
+    assert bench.transport.sent == []
+    bench.host.pause(0.0)
+    bench.step()
+    assert len(bench.transport.sent) == 1
+
+
+def test_others_do_not_wait_while_some_recover() -> None:
+    bench = Bench(keyed, lambda name: name == "middle")
+    bench.host.pause(60.0)
+    bench.tell(message(bench, 1, 0, 1))
+    bench.step()
+    assert len(bench.transport.sent) == 1
+
+
 def test_a_source_whose_target_has_no_credit_does_not_read() -> None:
     bench = Bench(keyed, lambda name: name == "source")
     bench.host.start_sources()

@@ -212,3 +212,13 @@ def test_regimes_are_checked_where_they_are_given() -> None:
         stream.withRegime("lazy")  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="withPause"):
         stream.withPause("slow")
+
+
+def test_pause_classes_reach_the_nodes_and_the_flow_goes_on() -> None:
+    flow = Flow()
+    stream = keyed(flow).withPause("insensitive")
+    out = counted(stream).withPause("low-latency").memory()
+    query = run_killing(flow, ["counts[0]", "keyed[1]"], hosts=4)
+    assert found(out.toPylist()) == expected()
+    pauses = {chain.name: chain.pause for chain in query._controller.plan.chains}
+    assert (pauses["keyed"], pauses["counts"]) == ("insensitive", "low-latency")
