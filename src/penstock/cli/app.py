@@ -11,6 +11,7 @@ from penstock.cli import chaos as chaos_command
 from penstock.cli import drill as drill_command
 from penstock.cli import plan as plan_command
 from penstock.cli import simulate as simulate_command
+from penstock.cli import store as store_commands
 from penstock.cli.bench import bench_app
 from penstock.cli.output import print_json, set_up_logging
 from penstock.errors import SettingsError
@@ -26,6 +27,8 @@ app = typer.Typer(
 app.command("plan")(plan_command.plan)
 app.command("chaos")(chaos_command.chaos)
 app.command("simulate")(simulate_command.simulate)
+app.command("status")(store_commands.status)
+app.command("rollback")(store_commands.rollback)
 app.command("drill")(drill_command.drill)
 app.add_typer(bench_app, name="bench")
 

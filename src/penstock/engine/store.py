@@ -15,6 +15,7 @@ import fcntl
 import json
 import os
 import socket
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from penstock.paths import local_path
 __all__ = ["BoundaryLog", "CommitLog", "FlowStore", "Resume", "StageRecord"]
 
 _FORMAT = 1
+LOCK_TRIES = 4
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ class FlowStore:
         # flock goes with the process, however it ends; descriptors are not inherited across exec.
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor)
         except OSError as error:
             holder = os.read(descriptor, 1000).decode(errors="replace").strip() or "a process"
             os.close(descriptor)
@@ -177,6 +179,18 @@ class FlowStore:
                 path=str(path),
             ) from error
         return metadata
+
+
+def _lock(descriptor: int) -> None:
+    """Take a lock; somebody who only looks whether it is held has it for a moment."""
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.05)
+        else:
+            return
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _changes(kept: Mapping[str, Any], name: str, wanted: Mapping[str, Any]) -> list[str]:

@@ -123,10 +123,11 @@ class NodeStore:
         return found
 
     def size(self, key: int) -> int:
-        """The bytes of a checkpoint; 0 if it is gone."""
+        """The bytes of a checkpoint and of what it refers to; 0 if it is gone."""
         try:
-            return self.checkpoint_path(key).stat().st_size
-        except FileNotFoundError:
+            shared = sum(self.manifest(key).segments.values())
+            return shared + self.checkpoint_path(key).stat().st_size
+        except (DamagedError, FileNotFoundError):
             return 0
 
     def write_checkpoint(self, key: int, checkpoint: Checkpoint, state: ChainState) -> int:
