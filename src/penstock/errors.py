@@ -15,6 +15,7 @@
     │   └── FunctionError           a function of the user's raised
     ├── PeerError                   a peer broke the protocol, or has no business here
     ├── TransientError              worth another try
+    │   ├── NotWrittenError         a sink could not write, and wants to be asked again
     │   └── HostLostError           a host's process ended
     └── InvariantError              our bug: the node stops and carries its history
 
@@ -149,6 +150,15 @@ class TransientError(PenstockError):
     """Something that is worth another try."""
 
     condition = "TRANSIENT"
+
+
+class NotWrittenError(TransientError):
+    """A sink could not write and has changed nothing: the call that raised it is made again.
+
+    For ``onNotify`` and ``onEpoch``, whose node then waits, as long as ``storeTimeout`` allows.
+    """
+
+    condition = "NOT_WRITTEN"
 
 
 class HostLostError(TransientError):

@@ -84,6 +84,7 @@ class EpochLogWriter:
         self._number = numbers[-1] + 1 if numbers else 1
         self._descriptor = self._begin()
         self._size = 0
+        self._is_torn = False
 
     def append(
         self,
@@ -95,15 +96,20 @@ class EpochLogWriter:
         """Add an epoch; returns when it is durable.  One that is there already is left alone."""
         if epoch <= self.last:
             return
+        if self._is_torn:
+            os.ftruncate(self._descriptor, self._size)
+            self._is_torn = False
         if self._size >= SEGMENT_BYTES:
             self._roll()
         data = _packed(batches)
         rows = sum(batch.num_rows for batch in batches)
         record = _header(data, epoch, watermark_us, rows, is_end)
+        self._is_torn = True  # until all of it is there; else the next append cuts it off
         self._write(record, data)
         # An epoch without rows is found empty again if it is lost: it need not outlive the machine.
         if self._sync and rows:
             os.fdatasync(self._descriptor)
+        self._is_torn = False
         self._size += len(record) + len(data)
         self.last = epoch
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from penstock.connectors.base import Sink
 from penstock.connectors.staging import Staging
-from penstock.errors import SchemaError
+from penstock.errors import NotWrittenError, SchemaError, SinkError
 from penstock.operators.base import Exchange, Operator, Single, State
 from penstock.vertex import Time, Vertex, VertexContext
 
@@ -126,11 +126,36 @@ class _OpenEpoch:
         self.writer.write_table(table, row_group_size=max(1, table.num_rows))
         self.pending, self.pending_bytes = [], 0
 
+    @property
+    def closed(self) -> bool:
+        """Whether the file is complete."""
+        return self.file is not None and bool(self.file.closed)
+
     def close(self) -> None:
         """Write the footer and close the file."""
         if self.writer is not None:
             self.writer.close()
             self.file.close()
+
+    def discard(self) -> None:
+        """Give up the file."""
+        path, file = self.path, self.file
+        if self.writer is not None:
+            self.writer.is_open = False  # it shall not write a footer
+        self.path = self.file = self.writer = None
+        try:
+            if file is not None:
+                file.close()
+        finally:
+            if path is not None:
+                path.unlink(missing_ok=True)
+
+
+def _again(staging: Staging, error: OSError) -> Exception:
+    """What to raise for a failed write: it may work later, unless another run has taken over."""
+    if isinstance(error, FileNotFoundError) and staging.path.exists():
+        return error
+    return NotWrittenError(f"parquet: {staging.path}: {error}")
 
 
 class WriteVertex(Vertex):
@@ -153,16 +178,41 @@ class WriteVertex(Vertex):
             self.notifyAt(time)
         epoch.add(batch)
         if epoch.pending_bytes >= ROW_GROUP_BYTES:
-            epoch.flush(epoch.path or self._staging.new_file(self._name))
+            with contextlib.suppress(NotWrittenError):  # then with the next batch
+                self._flush(epoch)
+
+    def _flush(self, epoch: _OpenEpoch, close: bool = False) -> None:
+        """Write what is pending; an epoch of one row group can be written again from the start."""
+        path = epoch.path or self._staging.new_file(self._name)
+        again = epoch.writer is None
+        pending, pending_bytes = epoch.pending, epoch.pending_bytes
+        try:
+            if epoch.pending:
+                epoch.flush(path)
+            if close:
+                epoch.close()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                epoch.discard()
+            if not again:
+                raise SinkError(
+                    f"parquet: {path} could not be written: {error}. Nothing is lost: start the "
+                    "flow again with the same checkpointLocation when it can be"
+                ) from error
+            epoch.pending, epoch.pending_bytes = pending, pending_bytes
+            raise _again(self._staging, error) from None
 
     def onNotify(self, time: Time) -> None:
-        epoch = self._open.pop(time.epoch)
-        if epoch.pending:
-            epoch.flush(epoch.path or self._staging.new_file(self._name))
-        if epoch.writer is None or epoch.path is None:
+        epoch = self._open[time.epoch]
+        if not epoch.closed:
+            self._flush(epoch, close=True)
+        if epoch.path is None:
             return
-        epoch.close()
-        size = self._staging.stage(epoch.path, time.epoch, self._name)
+        try:
+            size = self._staging.stage(epoch.path, time.epoch, self._name)
+        except OSError as error:
+            raise _again(self._staging, error) from None
+        del self._open[time.epoch]
         row = {"file": [self._name], "rows": [epoch.rows], "bytes": [size]}
         self.sendBy(0, pa.record_batch(row, schema=MANIFEST), time)
 
@@ -193,8 +243,13 @@ class CommitVertex(Vertex):
         self._files[time.epoch].append(batch)
 
     def onNotify(self, time: Time) -> None:
-        staged = pa.Table.from_batches(self._files.pop(time.epoch))
-        if self._staging.publish(time.epoch, staged["file"].to_pylist()):
+        staged = pa.Table.from_batches(self._files[time.epoch])
+        try:
+            published = self._staging.publish(time.epoch, staged["file"].to_pylist())
+        except OSError as error:
+            raise _again(self._staging, error) from None
+        del self._files[time.epoch]
+        if published:
             self.count("epochs_published", 1)
             self.count("rows_published", sum(staged["rows"].to_pylist()))
             self.count("bytes_published", sum(staged["bytes"].to_pylist()))

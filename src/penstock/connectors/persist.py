@@ -22,7 +22,7 @@ from penstock.connectors.epoch_log import (
     last_epoch,
 )
 from penstock.core.progress.marks import EPOCH_END, WATERMARK_END
-from penstock.errors import SettingsError
+from penstock.errors import NotWrittenError, SettingsError
 from penstock.vertex import EpochVertex, Time, Vertex, VertexContext
 
 __all__ = ["PersistSource", "PersistWrite"]
@@ -85,7 +85,10 @@ class _WriteVertex(EpochVertex):
 
     def open(self, context: VertexContext) -> None:
         super().open(context)
-        self._log = EpochLogWriter(self._write.shard(context.place.shard), self._write.syncs)
+        try:
+            self._log = EpochLogWriter(self._write.shard(context.place.shard), self._write.syncs)
+        except OSError as error:
+            raise NotWrittenError(f"persist: {self._write.name}: {error}") from error
 
     def onRecv(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
         self._open.setdefault(time.epoch, []).append(batch)
@@ -93,13 +96,20 @@ class _WriteVertex(EpochVertex):
     def onEpoch(self, epoch: int, watermark_us: int | None) -> None:
         if self._log is None:
             return
+        try:
+            self._append(self._log, epoch, watermark_us)
+        except OSError as error:
+            raise NotWrittenError(f"persist: {self._write.name}: {error}") from error
+
+    def _append(self, log: EpochLogWriter, epoch: int, watermark_us: int | None) -> None:
         for done in sorted(other for other in self._open if other <= epoch):
-            batches = self._open.pop(done)
+            batches = self._open[done]
             # What is known after an earlier epoch is known after this one only.
             after_us = watermark_us if done == epoch else self._watermark_us
-            self._log.append(done, batches, after_us)
+            log.append(done, batches, after_us)
+            del self._open[done]
             self.count("rows_persisted", sum(batch.num_rows for batch in batches))
-        self._log.append(epoch, [], watermark_us, is_end=epoch >= EPOCH_END)
+        log.append(epoch, [], watermark_us, is_end=epoch >= EPOCH_END)
         self._watermark_us = watermark_us
 
     def close(self) -> None:

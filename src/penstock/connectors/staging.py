@@ -27,7 +27,7 @@ import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
-from penstock.errors import SinkError
+from penstock.errors import NotWrittenError, SinkError
 from penstock.paths import local_path
 
 __all__ = ["Staging"]
@@ -104,7 +104,10 @@ class Staging:
             self.run = json.loads((self.path / "_penstock" / "run.json").read_text())["run"]
         except (OSError, ValueError, KeyError):
             self.run = _NO_RUN
-        (self._staged / "writing").mkdir(parents=True, exist_ok=True)
+        try:
+            (self._staged / "writing").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise NotWrittenError(f"parquet: {self._staged}: {error}") from error
 
     def new_file(self, name: str) -> Path:
         """A file to write, under a name that nobody else uses."""

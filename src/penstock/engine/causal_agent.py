@@ -40,15 +40,15 @@ from penstock.engine.causal_node import CausalRunner
 from penstock.engine.causal_source import CausalSourceDriver, resume_record
 from penstock.engine.clean_node import CleanRunner, waits
 from penstock.engine.clock import EpochClock, work_clock_s
-from penstock.engine.durable import CheckpointWriter, NodeStore, SpillFile
+from penstock.engine.durable import CheckpointWriter, NodeStore, SpillFile, Stall
 from penstock.engine.host import Host
 from penstock.engine.store import BoundaryLog
-from penstock.errors import PeerError, PenstockError, TransientError
+from penstock.errors import NotWrittenError, PeerError, PenstockError, TransientError
 from penstock.physical import PhysicalPlan
 from penstock.regimes import PAUSES, Eager
 from penstock.tracking import TrackingPlan
 
-__all__ = ["CausalAgent"]
+__all__ = ["CausalAgent", "checkpoints_of"]
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,11 @@ PAUSE_MAX_S = 2.0
 """So long at most nodes that can wait do so during a recovery."""
 _WITH_STATE = (Kind.STATEFUL, Kind.ORDERED)
 _NOTHING_GONE = (-1, -1)
+
+
+def checkpoints_of(host: int) -> str:
+    """Who waits when a host's checkpoints cannot be written."""
+    return f"the checkpoints of host {host}"
 
 
 class CausalAgent:
@@ -75,10 +80,12 @@ class CausalAgent:
         self.tracking = tracking
         self.run = run
         self.tell = tell
-        self.writer = CheckpointWriter(self._failed)
+        self.writer = CheckpointWriter(self._failed, self._stall(checkpoints_of(host.number)))
         self.spill = SpillFile()
         self._clock = EpochClock(run["base"], run["origin_us"], run["interval_us"])
         self._lows: dict[int, tuple[int, int]] = {}
+        self._newest: dict[int, int] = {}
+        """The newest incarnations of nodes that were to be started here."""
         host.placement = dict(run["placement"])
         self._connect(run["addresses"])
         if host.number not in host.placement.values():
@@ -129,10 +136,10 @@ class CausalAgent:
             if "progress" in body:
                 self._track(body)
             for spec in body["nodes"]:
-                try:
-                    self._start(spec)
-                except PeerError as error:
-                    log.info("not started: %s", error)  # replaced in the meantime
+                stall = self._stall(self.plan.node_name(spec["node"]))
+                self._newest[spec["node"]] = spec["incarnation"]
+                if not self._started(spec, stall):
+                    self.host.retries.append(partial(self._started, spec, stall))
         elif kind == "open":
             self._open(body)
         elif kind == "settled":
@@ -165,6 +172,30 @@ class CausalAgent:
                 self._lows[runner.node] = low
                 runner.truncate(*low)
 
+    def _started(self, spec: dict[str, Any], stall: Stall) -> bool:
+        """Start a node, unless another start takes its place; False: the store must come back."""
+        if self._newest[spec["node"]] > spec["incarnation"]:
+            stall.worked()
+            return True
+        if not stall.is_due():
+            return False
+        try:
+            self._start(spec)
+        except PeerError as error:
+            log.info("not started: %s", error)  # replaced in the meantime
+        except (OSError, NotWrittenError) as error:
+            stall.failed(error)
+            return False
+        stall.worked()
+        return True
+
+    def _stall(self, name: str) -> Stall:
+        """How a node, or whoever else writes, waits for the store."""
+        return Stall(name, self.run["store_timeout_s"], self._told_stall)
+
+    def _told_stall(self, **news: Any) -> None:
+        self.tell({"kind": "stalled", **news})
+
     def _runners(self) -> list[CausalRunner]:
         return [r for r in list(self.host.nodes.values()) if isinstance(r, CausalRunner)]
 
@@ -176,6 +207,9 @@ class CausalAgent:
     def _fence(self, body: dict[str, Any]) -> None:
         for peer in body["gone"]:
             self.host.transport.forget(peer)
+        self._newest.update(
+            {n: i for n, i in body["incarnations"].items() if i > self._newest.get(n, -1)}
+        )
         self.host.pause(PAUSE_MAX_S)
         for runner in sorted(self._runners(), key=lambda runner: runner.pause):
             runner.perform(runner.causal.fence(body["incarnations"], body["round"]))
@@ -267,6 +301,7 @@ class CausalAgent:
             "store": store,
             "checkpoint_s": checkpoint_s,
             "copies": self.run["copies"],
+            "stall": self._stall(chain.node_name(node)),
         }
         if chain.loops:
             block = self._every(node) if store is not None else EPOCH_END

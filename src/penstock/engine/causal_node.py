@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import msgpack
@@ -47,10 +48,10 @@ from penstock.core.time import Time
 from penstock.engine.causal_source import CausalSourceDriver
 from penstock.engine.chain_state import ChainState
 from penstock.engine.clock import work_clock_s
-from penstock.engine.durable import CheckpointWriter, NodeStore, SpillFile
+from penstock.engine.durable import CheckpointWriter, NodeStore, SpillFile, Stall, Writes
 from penstock.engine.node import NodeRunner
 from penstock.engine.node_work import NodeWork
-from penstock.errors import InvariantError, PeerError
+from penstock.errors import InvariantError, NotWrittenError, PeerError
 
 __all__ = ["CausalRunner", "Keeper"]
 
@@ -116,6 +117,12 @@ class CausalRunner(NodeRunner):
     """Whether a checkpoint was wanted while another was being written."""
     _flushed: Flushed | None = None
     """To be told when the checkpoint that is being written is durable."""
+    stall: Stall = field(kw_only=True)
+    _interrupted: list[CausalEffect] = field(default_factory=list)
+    """A completion that waits for a sink to write, and what follows it."""
+
+    def __post_init__(self) -> None:
+        self.writes = Writes(self.stall)
 
     @property
     def causal(self) -> CausalMachine:
@@ -145,8 +152,28 @@ class CausalRunner(NodeRunner):
         for message in messages:
             self.work.bytes_in += message.size
             self.perform(self.causal.received(message))
-        if self._determinants and (not self.queue or len(self._determinants) >= DETERMINANTS_MAX):
-            self._store_determinants()
+        self._flush_determinants()
+
+    # -- the store does not take something -------------------------------------------------------
+
+    @property
+    def stalled(self) -> bool:
+        return self.writes.pending or bool(self._interrupted)
+
+    def try_again(self) -> None:
+        if not self.stall.is_due():
+            return
+        self.writes.go_on()
+        if self._interrupted and not self.writes.pending:
+            effects, self._interrupted = self._interrupted, []
+            self.perform(effects)
+            if not self._interrupted:
+                self.stall.worked()
+            self._flush_determinants()
+
+    def in_turn(self, then: Callable[[], None]) -> None:
+        """Do something once everything is written that was to be written before it."""
+        self.writes.add(lambda: None, then)
 
     def produce(self, link: int, parts: Iterable[tuple[int, Any, int]], at: Time) -> None:
         if self.copies:
@@ -157,6 +184,9 @@ class CausalRunner(NodeRunner):
 
     def read(self, batch: pa.RecordBatch, epoch: int) -> None:
         """A step of a source: these rows."""
+        self.in_turn(partial(self._read, batch, epoch))
+
+    def _read(self, batch: pa.RecordBatch, epoch: int) -> None:
         machine = self.causal
         if isinstance(machine, CausalSource):
             machine.read(machine.offset, machine.offset + batch.num_rows, epoch)
@@ -165,10 +195,19 @@ class CausalRunner(NodeRunner):
 
     def ended(self, epoch: int, watermark_us: int | None, cut_us: int) -> None:
         """The end of a source's epoch."""
+        self.in_turn(partial(self._ended, epoch, watermark_us, cut_us))
+
+    def _ended(self, epoch: int, watermark_us: int | None, cut_us: int) -> None:
         machine = self.causal
         if isinstance(machine, CausalSource):
             self._cut_us = cut_us
             self.perform(machine.cut(epoch, watermark_us, machine.offset))
+
+    def record(self, record: dict[str, Any]) -> None:
+        """What a source must remember before anything else."""
+        log = self.reader.log
+        if log is not None:
+            self.writes.add(partial(log.append, record), lambda: None)
 
     # -- effects ---------------------------------------------------------------------------------
 
@@ -177,10 +216,18 @@ class CausalRunner(NodeRunner):
         if self._busy:
             return
         self._busy = True
+        effect: CausalEffect | None = None
         try:
             while self._work and not self._retired:
                 effect = self._work.popleft()
                 getattr(self, _PERFORM[type(effect)])(effect)
+        except NotWrittenError as error:
+            # What a sink could not write holds up what follows, but not what others ask for.
+            if not isinstance(effect, Complete):
+                raise
+            self._interrupted = [effect, *self._work]
+            self._work.clear()
+            self.stall.failed(error)
         finally:
             self._busy = False
 
@@ -240,23 +287,39 @@ class CausalRunner(NodeRunner):
     # -- what is durable -------------------------------------------------------------------------
 
     def _store_cut(self, effect: StoreCut) -> None:
-        self.reader.store_cut(effect)
-        machine = self.causal
-        if isinstance(machine, CausalSource):
-            self.perform(machine.cut_stored(effect.epoch))
+        machine, log = self.causal, self.reader.log
+        if not isinstance(machine, CausalSource) or log is None:
+            raise InvariantError(f"node {self.name}: a cut, but there is no source or no log")
+        record = self.reader.cut_record(effect)
+        self.writes.add(
+            partial(log.append, record), lambda: self.perform(machine.cut_stored(effect.epoch))
+        )
 
     def _add_determinants(self, effect: StoreDeterminants) -> None:
         self._determinants += effect.diffs
 
+    def _flush_determinants(self) -> None:
+        many = len(self._determinants) >= DETERMINANTS_MAX
+        if self._determinants and (not self.queue or many) and not self.stalled:
+            self._store_determinants()
+
     def _store_determinants(self) -> None:
         diffs, self._determinants = self._determinants, []
-        if self.store is not None:
+        fenced = False
+
+        def write() -> None:
+            nonlocal fenced
             try:
-                self.store.append_determinants(diffs)
+                if self.store is not None:
+                    self.store.append_determinants(diffs)
             except PeerError:  # fenced, and the news is on its way
-                self.perform([Retire()])
-                return
-        self.perform(self.causal.determinants_stored(diffs[-1][0].stamp))
+                fenced = True
+
+        def then() -> None:
+            stored = [Retire()] if fenced else self.causal.determinants_stored(diffs[-1][0].stamp)
+            self.perform(stored)
+
+        self.writes.add(write, then)
 
     def _checkpoint_due(self, epoch: int, calm: bool) -> bool:
         """Whether to take a checkpoint; better after an epoch that had no results to hurry with.

@@ -11,7 +11,7 @@ on it leave.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -53,6 +53,12 @@ class SourceNode(Protocol):
     def ended(self, epoch: int, watermark_us: int | None, cut_us: int) -> None:
         """The reader has come to the end of an epoch; ``StoreCut`` follows."""
 
+    def record(self, record: Record) -> None:
+        """This must be durable before anything else happens."""
+
+    def in_turn(self, then: Callable[[], None]) -> None:
+        """Do something when everything before it is done."""
+
 
 @dataclass
 class CausalSourceDriver(SourceDriver):
@@ -88,19 +94,16 @@ class CausalSourceDriver(SourceDriver):
 
     # -- effects of the machine ------------------------------------------------------------------
 
-    def store_cut(self, effect: StoreCut) -> None:
-        """Make the end of an epoch durable."""
-        if self.log is not None:
-            self.log.append(
-                {
-                    "epoch": effect.epoch,
-                    "position": self.reader.position(),
-                    "journal": self.reader.journal(),
-                    "offset": effect.offset,
-                    "watermark_us": effect.watermark_us,
-                    "state": self.chain.watermark_state(),
-                }
-            )
+    def cut_record(self, effect: StoreCut) -> Record:
+        """What must be durable of the end of an epoch."""
+        return {
+            "epoch": effect.epoch,
+            "position": self.reader.position(),
+            "journal": self.reader.journal(),
+            "offset": effect.offset,
+            "watermark_us": effect.watermark_us,
+            "state": self.chain.watermark_state(),
+        }
 
     def read_again(self, effect: ReadAgain) -> pa.RecordBatch:
         """The rows of a range that follows what was read last."""
@@ -151,7 +154,11 @@ class CausalSourceDriver(SourceDriver):
     def _emit(self, batch: pa.RecordBatch) -> None:
         journal = self.reader.journal()
         if journal is not None and self.log is not None:
-            self.log.append({"epoch": self._epoch, "journal": journal})
+            record = {"epoch": self._epoch, "journal": journal}
+            if self.node is None:
+                self.log.append(record)
+            else:
+                self.node.record(record)
         self.rows += batch.num_rows
         self.batches += 1
         if self.node is not None:
@@ -169,6 +176,8 @@ class CausalSourceDriver(SourceDriver):
 
     def _end(self, now: int, watermark_us: int | None) -> None:
         self.ended = True
-        if self.node is not None:
+        if self.node is None:
+            self.reader.close()
+        else:
             self.node.ended(EPOCH_END, watermark_us, now)
-        self.reader.close()
+            self.node.in_turn(self.reader.close)

@@ -52,6 +52,8 @@ class ChainRunner:
         self._pending: dict[int, list[Pending]] = {}
         self.is_muted = False
         """Whether what leaves the chain is discarded."""
+        self._completed = 0
+        """Stages that have completed the epoch that is being completed."""
         self._depth = len(chain.loops)
         self._stages = [
             StageRunner(self, position, Place(stage.name, shard, chain.shards), stage.operator)
@@ -110,7 +112,10 @@ class ChainRunner:
         self._stages[0].send(0, batch, time)
 
     def complete(self, epoch: int, watermark_us: int | None) -> dict[int, int | None]:
-        """An epoch is complete: deliver what was asked for; give each link's watermark."""
+        """An epoch is complete: deliver what was asked for; give each link's watermark.
+
+        When a vertex raises NotWrittenError, calling it again goes on at that vertex.
+        """
         for done in [other for other in self._pending if other <= epoch]:
             del self._pending[done]
         return self._pass_watermark(epoch, watermark_us, notify=True)
@@ -123,17 +128,21 @@ class ChainRunner:
         self, epoch: int, watermark_us: int | None, notify: bool
     ) -> dict[int, int | None]:
         self._stages[0].watermarks.append(epoch, watermark_us)
-        passed_on: dict[int, int | None] = {}
-        for stage in self._stages:
+        for stage in self._stages[self._completed :]:
             if notify:
                 stage.notify_up_to(epoch)
                 if isinstance(stage.vertex, EpochVertex):
                     stage.guard(stage.vertex.onEpoch, epoch, stage.watermarks.last)
             if stage.watermarks_out is not stage.watermarks:
                 stage.watermarks_out.append(epoch, stage.watermark_after(epoch))
-            for links in stage.outer.values():
-                passed_on.update((link.index, stage.watermarks_out.last) for link, _ in links)
-        return passed_on
+            self._completed += 1
+        self._completed = 0
+        return {
+            link.index: stage.watermarks_out.last
+            for stage in self._stages
+            for links in stage.outer.values()
+            for link, _ in links
+        }
 
     def notify(self, is_complete: Callable[[Time], bool]) -> bool:
         """Deliver one notification whose time is complete, the least first; False: none is."""

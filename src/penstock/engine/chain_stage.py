@@ -20,7 +20,7 @@ from penstock.core.progress.notifications import Notification
 from penstock.core.time import Time
 from penstock.engine.chain_state import StageState, Watermarks, captured, given_back
 from penstock.engine.split import Splitter
-from penstock.errors import FunctionError, InvariantError, PenstockError
+from penstock.errors import FunctionError, InvariantError, NotWrittenError, PenstockError
 from penstock.operators.base import Operator
 from penstock.operators.watermark import WatermarkVertex
 from penstock.physical import Link
@@ -158,8 +158,13 @@ class StageRunner:
         del self.asked[wanted]
         capability = wanted.capability
         self._chain.now, self._chain.silent = capability or wanted.guarantee, capability is None
-        self.guard(self.vertex.onNotify, wanted.guarantee)
-        self._chain.silent = False
+        try:
+            self.guard(self.vertex.onNotify, wanted.guarantee)
+        except NotWrittenError:
+            self.asked[wanted] = None
+            raise
+        finally:
+            self._chain.silent = False
         if self._chain.on_notified is not None and capability is not None:
             self._chain.on_notified(capability)
 

@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 Gate = tuple[int, int, int | None, int]
 """A node closed an epoch at its gate: node, epoch, watermark, wall clock of the cut."""
 
+AGAIN_S = 0.05
 LOCAL = -1
 """The peer number of messages that never leave the host."""
 
@@ -80,6 +81,9 @@ class Host:
         self._delays_s: dict[int, float] = {}
         self._held_s: dict[int, float] = {}
         """When nodes that are slowed down may work again."""
+        self._again_s = 0.0
+        self.retries: list[Callable[[], bool]] = []
+        """Called now and then, each until it says that it is done."""
         self.transport = transport_factory(self)
 
     # -- called from other threads ---------------------------------------------------------------
@@ -203,7 +207,20 @@ class Host:
             if self._tracked:
                 worked = self._notify() or worked
             worked = self._read_sources() or worked
+            self._try_again()
             self._take(0.0 if worked else self._idle_s())
+
+    def _try_again(self) -> None:
+        """Let those who wait for the store try again, now and then."""
+        now = time.monotonic()
+        if now < self._again_s:
+            return
+        self._again_s = now + AGAIN_S
+        for runner in list(self.nodes.values()):
+            if runner.stalled:
+                runner.try_again()
+                self.count(runner)
+        self.retries = [retry for retry in self.retries if not retry()]
 
     def _take(self, timeout_s: float) -> None:
         """Move what arrived to the nodes' queues, waiting for it if there is nothing to do."""
@@ -346,6 +363,8 @@ class Host:
         self._paused_until = time.monotonic() + seconds
 
     def _may_send(self, runner: NodeRunner) -> bool:
+        if runner.stalled:
+            return False
         if not runner.pause and time.monotonic() < self._paused_until:
             return False
         for target in runner.targets:

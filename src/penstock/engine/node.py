@@ -91,6 +91,14 @@ class NodeRunner:
         """Whether a target's credit counts now."""
         return True
 
+    @property
+    def stalled(self) -> bool:
+        """Whether it waits for the store, and handles nothing until that has taken its writes."""
+        return False
+
+    def try_again(self) -> None:
+        """Try to write what it waits for."""
+
     def figures(self) -> dict[str, Any]:
         """What a heartbeat says of it beyond what every node has."""
         return {}

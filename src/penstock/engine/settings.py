@@ -48,6 +48,7 @@ class RunSettings:
     logs: str = "references"
     logBytes: int = 64 << 20
     standby: int = 0
+    storeTimeout: Duration = "5 minutes"
     maxOverhead: float | None = None
     planInterval: Duration = "10 seconds"
     tuning: Tuning = field(default_factory=Tuning)
@@ -107,6 +108,7 @@ class RunSettings:
             "linger",
             "progressInterval",
             "checkpointInterval",
+            "storeTimeout",
             "planInterval",
             "rollbackWindow",
         ):

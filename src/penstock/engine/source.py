@@ -12,6 +12,7 @@ from __future__ import annotations
 import traceback
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -110,7 +111,8 @@ class SourceDriver:
         if position is not None and not self.ended:
             self.reader.release(position)
         if self.log is not None and self.log.size_bytes > LOG_BYTES_MAX:
-            self.log.compact(epoch)
+            with suppress(OSError):  # then the next time
+                self.log.compact(epoch)
 
     def wait_s(self) -> float:
         """How long the driver has nothing to do."""

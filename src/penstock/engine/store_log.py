@@ -8,6 +8,7 @@ writes over it.  Anything else that does not check is damage, and is refused rat
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import uuid
@@ -51,6 +52,9 @@ class StoreLog:
         self.sync = sync
         """Whether records must outlive the machine, not only the process."""
         self._descriptor: int | None = None
+        self._was_open = False
+        self._failed: bytes | None = None
+        """What could not be appended last."""
         self.size_bytes = 0
 
     def read(self) -> list[Record]:
@@ -65,6 +69,11 @@ class StoreLog:
         """Add a record; returns when it is durable."""
         descriptor = self._open() if self._descriptor is None else self._descriptor
         line = _line(record)
+        if self._failed == line and self._ends_with(line):
+            # It was written, but not known to be durable; now it is, or there is another error.
+            os.fsync(descriptor)
+            self._failed = None
+            return
         try:
             written = os.write(descriptor, line)
             while written < len(line):
@@ -72,9 +81,17 @@ class StoreLog:
             if self.sync:
                 os.fdatasync(descriptor)
         except OSError:
+            self._failed = line
             self.close()  # the next append opens again, and cuts off what was half written
             raise
+        self._failed = None
         self.size_bytes += len(line)
+
+    def _ends_with(self, line: bytes) -> bool:
+        with open(self.path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - len(line)))
+            return file.read() == line
 
     def replace(self, records: Sequence[Record]) -> None:
         """Put other records in the place of all there are, at once and durably."""
@@ -90,8 +107,11 @@ class StoreLog:
 
     def _open(self) -> int:
         """Open for appending, after the last whole record."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         existed = self.path.exists()
+        if self._was_open and not existed:
+            # Not made anew: the folder may be a mount that is away.
+            raise FileNotFoundError(errno.ENOENT, "the store is gone", str(self.path))
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             whole = _parse(self.path.read_bytes(), self.path)[1] if existed else 0
@@ -102,6 +122,7 @@ class StoreLog:
             os.close(descriptor)
             raise
         self._descriptor = descriptor
+        self._was_open = True
         self.size_bytes = whole
         return descriptor
 

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.connectors import parquet
 from penstock.connectors.parquet import MANIFEST, ParquetCommit, ParquetWrite
-from penstock.errors import SchemaError, SinkError
+from penstock.errors import NotWrittenError, SchemaError, SinkError
 from penstock.testing.harness import Harness
 
 
@@ -268,7 +268,7 @@ def test_marker_never_claims_more_than_is_published(
     flow.epoch(0, [1], [2])
     flow.epoch(1, [3], [4], publish=False)
     monkeypatch.setattr(os, "rename", _refuse)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(NotWrittenError, match="No space"):
         flow.committer.complete(1)
     monkeypatch.undo()
     marker = json.loads((tmp_path / "_penstock" / "committed.json").read_text())

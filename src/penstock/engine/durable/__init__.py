@@ -15,13 +15,17 @@ from penstock.engine.durable.node_store import (
     stored_incarnation,
 )
 from penstock.engine.durable.spill import SpillFile
+from penstock.engine.durable.stall import Stall
 from penstock.engine.durable.writer import CheckpointWriter
+from penstock.engine.durable.writes import Writes
 
 __all__ = [
     "Beginnings",
     "CheckpointWriter",
     "NodeStore",
     "SpillFile",
+    "Stall",
+    "Writes",
     "fence",
     "read_stored",
     "stored_incarnation",

@@ -9,6 +9,7 @@ reported as durable.  Logs go on in new files, so what the old one appends later
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -219,7 +220,11 @@ class NodeStore:
 
     def append_determinants(self, diffs: Iterable[Diff]) -> None:
         """Make the order of inputs durable."""
-        self._log.append(diffs)
+        try:
+            self._log.append(diffs)
+        except PeerError:
+            self._fenced()  # or is the whole store gone?
+            raise
 
     def truncate_determinants(self, after: Stamp) -> None:
         """Forget the determinants of later steps."""
@@ -250,6 +255,8 @@ class NodeStore:
             raise self._fenced() from error
 
     def _fenced(self) -> PeerError:
+        if not self.path.parent.exists():
+            raise FileNotFoundError(errno.ENOENT, "the store is gone", str(self.path))
         return PeerError(
             f"node {self.name}: incarnation {self.incarnation} was replaced, its folder "
             f"{self.path} is gone; it must stop",

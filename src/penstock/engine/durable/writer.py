@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -11,9 +12,11 @@ from penstock.core.machine.causal_effects import Checkpoint
 from penstock.engine.chain_state import ChainState
 from penstock.engine.clock import work_clock_s
 from penstock.engine.durable.node_store import NodeStore
+from penstock.engine.durable.stall import Stall
 
 __all__ = ["CheckpointWriter"]
 
+POLL_S = 0.02
 WAITING_MAX = 64
 """So many checkpoints may wait; who brings one more waits for one of them."""
 
@@ -30,11 +33,15 @@ class CheckpointWriter:
     """Writes checkpoints in the background and drops the ones that they replace.
 
     ``done(bytes, seconds)`` is called in the writer's thread when a checkpoint is durable; else
-    ``failed(node, error)`` is, and the node goes on with the checkpoint that it had.
+    ``failed(node, error)`` is, and the node goes on with the checkpoint that it had.  With a
+    ``stall`` it first tries for as long as that allows.
     """
 
-    def __init__(self, failed: Callable[[str, Exception], None]) -> None:
+    def __init__(
+        self, failed: Callable[[str, Exception], None], stall: Stall | None = None
+    ) -> None:
         self._failed = failed
+        self._stall = stall
         self._jobs: queue.Queue[_Job | None] = queue.Queue(WAITING_MAX)
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -67,11 +74,28 @@ class CheckpointWriter:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
+            try:
+                size, seconds = self._write(job)
+            except Exception as error:
+                self._failed(job.store.name, error)
+                continue
+            job.done(size, seconds)
+
+    def _write(self, job: _Job) -> tuple[int, float]:
+        """Write a checkpoint; its size, and how long it took once it worked."""
+        stall = self._stall
+        while True:
             began = work_clock_s()
             try:
                 size = job.store.write_checkpoint(job.key, job.checkpoint, job.state)
                 job.store.prune()
-            except Exception as error:
-                self._failed(job.store.name, error)
-                continue
-            job.done(size, work_clock_s() - began)
+            except OSError as error:
+                if stall is None or self._closed:
+                    raise
+                stall.failed(error)
+                while not stall.is_due() and not self._closed:
+                    time.sleep(POLL_S)
+            else:
+                if stall is not None:
+                    stall.worked()
+                return size, work_clock_s() - began

@@ -40,6 +40,7 @@ from penstock.engine.clock import EpochClock, now_us
 from penstock.engine.host import Host
 from penstock.engine.progress_hub import ProgressHub
 from penstock.engine.settings import RunSettings
+from penstock.engine.spark.commits import Commits
 from penstock.engine.spark.frames import Frames
 from penstock.engine.spark.host_events import HostEvents
 from penstock.engine.spark.host_task import (
@@ -144,6 +145,8 @@ class Controller(HostEvents):
             completed=resume,
         )
         self.recovery = self._make_recovery()
+        stalls = None if self.recovery is None else self.recovery.stalls
+        self._commits = Commits(store, resume, stalls)
         self.live_plan: LivePlan | None = None
         if self.recovery is not None:
             self.live_plan = LivePlan(self.recovery, settings, self._tell_agents, self._do_later)
@@ -186,11 +189,12 @@ class Controller(HostEvents):
             self.placement,
             self._to_host,
             self._address_of,
-            lambda sink: self.machine.committed[sink],
+            self._committed,
             self.hub,
             purges=self.settings.recovery == "purge",
             pause_every=self._pause_every(),
             window_epochs=self.settings.us("rollbackWindow") // self.settings.us("epochInterval"),
+            store_timeout_s=self.settings.s("storeTimeout"),
         )
 
     def _pause_every(self) -> int | None:
@@ -350,6 +354,7 @@ class Controller(HostEvents):
                 pass
             else:
                 self._perform(event)
+            self._perform(self._try_again)
             now = time.monotonic()
             if now - turn > FROZEN_S:  # this process did not run: nobody could be heard
                 for info in self.hosts.values():
@@ -368,6 +373,21 @@ class Controller(HostEvents):
                 if self.live_plan is not None:
                     self.live_plan.observe(self.figures())
                 self._on_progress()
+
+    def stalls(self) -> list[dict[str, Any]]:
+        """Who waits for the store, or for a sink's folder."""
+        return [] if self.recovery is None else self.recovery.stalls.now()
+
+    def _committed(self, sink: str) -> int:
+        """The last epoch of a sink that is recorded, or need not be."""
+        return self._commits.last(sink, self.machine.committed[sink])
+
+    def _try_again(self) -> list[ControllerEffect]:
+        """Write what could not be written."""
+        if self.recovery is not None:
+            self.recovery.try_again()
+        self._commits.try_again()
+        return []
 
     def _perform(self, event: Callable[[], list[ControllerEffect]]) -> None:
         try:
@@ -395,8 +415,7 @@ class Controller(HostEvents):
             self._tell_all({"kind": "stop_sources"})
             self.host.call(lambda: stop_sources(self.host, self._agent))
         elif isinstance(effect, Commit):
-            if self.store is not None:
-                self.store.commits(effect.sink).commit(effect.epoch)
+            self._commits.add(effect.sink, effect.epoch)
             self.frames.advance(effect.sink, effect.epoch)
         elif isinstance(effect, EndHosts):
             self._end_by_s = time.monotonic() + END_S

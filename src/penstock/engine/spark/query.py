@@ -128,12 +128,19 @@ class FlowQuery(Rollbacks):
         """What the flow is doing, in words and flags."""
         phase = self._controller.machine.phase
         failed = self._controller.frames.failures()
-        message = "; ".join([phase.value, *(f"stage {name!r} has failed" for name in failed)])
+        stalled = self._controller.stalls()
+        parts = [phase.value, *(f"stage {name!r} has failed" for name in failed)]
+        parts += [
+            f"{one['who']} cannot write for {one['seconds']:.0f} s ({one['reason']})"
+            for one in stalled[:1]
+        ]
+        message = "; ".join(parts)
         return {
             "message": message,
             "isDataAvailable": phase is Phase.RUNNING,
             "isTriggerActive": phase in (Phase.RUNNING, Phase.DRAINING),
             **({"failedStages": failed} if failed else {}),
+            **({"stalled": stalled} if stalled else {}),
         }
 
     @property

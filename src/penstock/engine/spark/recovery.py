@@ -37,6 +37,7 @@ from penstock.core.machine.recovery import (
 )
 from penstock.core.progress.marks import EPOCH_END
 from penstock.core.rollback.watch import SpanWatch
+from penstock.engine.causal_agent import checkpoints_of
 from penstock.engine.causal_source import cuts_of
 from penstock.engine.clock import now_us
 from penstock.engine.description import describe
@@ -47,6 +48,7 @@ from penstock.engine.settings import RunSettings
 from penstock.engine.spark.recovery_asked import AskedOfRecovery
 from penstock.engine.spark.recovery_history import RecoveryEntry
 from penstock.engine.spark.recovery_place import RecoveryPlace
+from penstock.engine.spark.stalls import Stalls
 from penstock.engine.store import BoundaryLog
 from penstock.engine.store_log import seen_epoch, write_durably
 from penstock.errors import HostLostError, PenstockError
@@ -81,6 +83,7 @@ class Recovery(AskedOfRecovery):
         purges: bool = False,
         pause_every: int | None = None,
         window_epochs: int = 0,
+        store_timeout_s: float = 0.0,
     ) -> None:
         self.plan = plan
         self.graph = graph
@@ -119,6 +122,8 @@ class Recovery(AskedOfRecovery):
         """Per node: the newest request for a checkpoint that it has answered."""
         self._restarts = dict.fromkeys(graph.kinds, 0)
         self._beginnings = Beginnings(place.directory, place.sync)
+        self.stalls = Stalls(store_timeout_s)
+        self.stall = self.stalls.new("the driver")
 
     # -- what happens ----------------------------------------------------------------------------
 
@@ -133,6 +138,7 @@ class Recovery(AskedOfRecovery):
         nodes = [node for node, at in self.placement.items() if at == host]
         self.placement.update(dict.fromkeys(nodes, replacement))
         self._gone.append(host)
+        self.stalls.forget([checkpoints_of(host)])
         reason = reason.removeprefix(f"host {host} was lost: ")
         names = [self.plan.node_name(node) for node in nodes]
         for node in nodes:
@@ -194,6 +200,9 @@ class Recovery(AskedOfRecovery):
             if body["incarnation"] == self._incarnation(body["node"]):
                 self.watch.saved(body["node"], body["epoch"])
             return True
+        elif kind == "stalled":
+            self.stalls.note(body)
+            return True
         else:
             return False
         self._perform(effects)
@@ -238,9 +247,12 @@ class Recovery(AskedOfRecovery):
         for node in self.graph.kinds:
             low = self.watch.low(node)
             bounds[regions[node]] = min(low, bounds.get(regions[node], low))
-        self._beginnings.forget(
-            self.plan.node_name(node) for node in self.with_state if bounds[regions[node]] >= 0
-        )
+        try:
+            self._beginnings.forget(
+                self.plan.node_name(node) for node in self.with_state if bounds[regions[node]] >= 0
+            )
+        except OSError:  # nobody forgets anything before that is durable
+            return dict(self._last_lows)
         for region, low in bounds.items():
             self._told_lows[region] = max(low, self._told_lows.get(region, -1))
         for node in self.graph.kinds:
@@ -289,6 +301,7 @@ class Recovery(AskedOfRecovery):
             "checkpoint_s": None if self._purges else settings.s("checkpointInterval"),
             "copies": settings.logs == "copies",
             "log_bytes": settings.logBytes,
+            "store_timeout_s": self.stalls.timeout_s,
         }
 
     def incarnations(self) -> Mapping[int, int]:
@@ -306,19 +319,13 @@ class Recovery(AskedOfRecovery):
         edges: dict[int, list[OpenEdge]] = {}
         while self._work:
             effect = self._work.popleft()
-            if isinstance(effect, Persist):
-                self._persist(effect.record)
-            elif isinstance(effect, FenceStore):
-                self._fence_store(effect.incarnations)
-                self._tell_fence(effect.incarnations)
-            elif isinstance(effect, Collect) and self._unfenced:
-                self._collect = effect
-            elif isinstance(effect, Collect):
-                self._take_over(effect.nodes)
-                stored = {node: self._stored(node) for node in effect.nodes}
-                self._learn(stored)
-                self._work.extend(self.machine.stored(effect.round, stored))
-            elif isinstance(effect, StartNode):
+            try:
+                self._on_store(effect)
+            except OSError as error:
+                self._work.appendleft(effect)
+                self.stall.failed(error)
+                break
+            if isinstance(effect, StartNode):
                 starts.setdefault(self.placement[effect.node], []).append(effect)
             elif isinstance(effect, OpenEdge):
                 edges.setdefault(self.placement[effect.sender], []).append(effect)
@@ -326,9 +333,31 @@ class Recovery(AskedOfRecovery):
                 log.warning("rollback: not possible any more (%s)", effect.reason)
             elif isinstance(effect, GiveUp):
                 self._give_up(effect.reason)
+        else:
+            self.stall.worked()
         self._start(starts)
         self._open(edges)
         self._note()
+
+    def try_again(self) -> None:
+        """Go on with what the store did not take, now and then."""
+        if self._work and self.stall.is_due():
+            self._perform([])
+
+    def _on_store(self, effect: RecoveryEffect) -> None:
+        """Perform an effect that has to do with the store; doing it again is fine."""
+        if isinstance(effect, Persist):
+            self._persist(effect.record)
+        elif isinstance(effect, FenceStore):
+            self._fence_store(effect.incarnations)
+            self._tell_fence(effect.incarnations)
+        elif isinstance(effect, Collect) and self._unfenced:
+            self._collect = effect
+        elif isinstance(effect, Collect):
+            self._take_over(effect.nodes)
+            stored = {node: self._stored(node) for node in effect.nodes}
+            self._learn(stored)
+            self._work.extend(self.machine.stored(effect.round, stored))
 
     def _tell_fence(self, incarnations: Mapping[int, int]) -> None:
         body = {
@@ -357,6 +386,7 @@ class Recovery(AskedOfRecovery):
             self._hub.restart(loops[0].start.completed)
         # Edges inside a loop are open from the start: whoever is in it must know all the others.
         looping = frozenset(self.placement[effect.node] for effect in loops)
+        self.stalls.forget(names)
         for host, some in starts.items():
             some.sort(key=self._first_to_start)
             for effect in some:

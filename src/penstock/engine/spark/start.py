@@ -70,6 +70,9 @@ def start(flow: Flow, spark: SparkSession, **options: Any) -> FlowQuery:
         recovery itself needs.
     standby
         Hosts that are kept ready without nodes, to take over a lost one's at once.
+    storeTimeout
+        How long the flow waits when its store, or the folder of a sink, cannot be written to: it
+        commits nothing meanwhile and goes on by itself. After that it ends, and says why.
     logBytes
         Memory for what a node has sent and may have to send again; beyond that it goes to disk.
     logs
