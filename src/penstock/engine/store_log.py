@@ -96,7 +96,7 @@ class StoreLog:
     def replace(self, records: Sequence[Record]) -> None:
         """Put other records in the place of all there are, at once and durably."""
         self.close()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.parent.mkdir(exist_ok=True)  # not its parents: the store may be away
         write_durably(self.path, b"".join(map(_line, records)), self.sync)
 
     def close(self) -> None:

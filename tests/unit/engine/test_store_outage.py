@@ -172,6 +172,7 @@ def test_a_store_that_is_away_for_a_while_is_not_taken_for_a_fence(tmp_path: Pat
         wait_for(lambda: "stalled" in query.status, "the news")
         time.sleep(0.3)
         assert query.isActive
+        assert not store.exists(), list(store.rglob("*"))
         away.rename(store)
         assert query.awaitTermination(WAIT_S)
     finally:
