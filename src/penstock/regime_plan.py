@@ -22,8 +22,9 @@ def regime_of(head: Stage, default: Regime) -> Regime:
 
 
 def pause_of(run: Sequence[Stage]) -> str:
-    """The pause class of fused stages: that of the one that bears least."""
-    return max((stage.pause for stage in run), key=PAUSES.index)
+    """The pause class of fused stages: that of the one that bears least, of those that say so."""
+    said = [stage.pause for stage in run if stage.pause is not None]
+    return max(said, key=PAUSES.index, default="normal")
 
 
 def check_regimes(run: Sequence[Stage], regime: Regime) -> None:

@@ -49,7 +49,8 @@ class Stage:
     """The stage whose epochs a source gives on."""
     regime: Regime | None = None
     """How its nodes survive; None: as the flow says."""
-    pause: str = "normal"
+    pause: str | None = None
+    """Its pause class, if the user gave one."""
     part: str | None = None
     """The part of the flow that it belongs to, if that has parts."""
     guarantee: Guarantee | None = None
