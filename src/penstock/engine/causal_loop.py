@@ -37,6 +37,7 @@ class LoopRunner(HoldingRunner):
     _block_end: int = -1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._next_block(self.machine.completed_epoch + 1)
 
     def _next_block(self, epoch: int) -> None:
