@@ -209,7 +209,7 @@ class PhysicalPlan:
         for chain in self.chains:
             if not chain.on_driver and self._neighbour(chain) is None:
                 wanted[chain.part] = wanted.get(chain.part, 0) + chain.shards
-        if len(wanted) > len(hosts):
+        if not wanted or len(wanted) > len(hosts):
             return dict.fromkeys(wanted, cycle(hosts))
         dealt: dict[str | None, list[int]] = {part: [] for part in wanted}
         for number, host in enumerate(hosts):
