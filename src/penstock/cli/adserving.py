@@ -34,6 +34,8 @@ __all__ = ["CONF", "adserving", "run_adserving"]
 CONF = {"spark.sql.shuffle.partitions": "2"}
 """Spark's default is for tables a thousand times as large."""
 EPOCH = "50 ms"
+LINGER = "25 ms"
+"""Answers leave at the end of an epoch: rows may gather until then."""
 LEASE = "15 seconds"
 """Long, because a dozen processes may have few cores; a process that dies is noticed at once."""
 KILL_S_MIN = 2.0
@@ -108,6 +110,7 @@ def adserving(
         standby=1 if kills else 0,
         parallelism=1,
         epochInterval=EPOCH,
+        linger=LINGER,
         lease=LEASE,
         checkpointLocation=str(folder / "store"),
     )

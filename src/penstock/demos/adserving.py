@@ -80,7 +80,7 @@ TWEET = pa.schema(
     }
 )
 QUERY = pa.schema({"id": pa.int64(), "user": pa.int64(), "time": pa.timestamp("us", tz="UTC")})
-RECOMMENDATION = pa.schema({"user": pa.int64(), "ad": pa.int64(), "score": pa.float32()})
+RECOMMENDATION = pa.schema({"user": pa.int64(), "ad": pa.int64(), "fit": pa.int64()})
 POPULAR = pa.schema(
     {
         "window": pa.int64(),
@@ -166,8 +166,11 @@ def ads() -> pa.Table:
     )
 
 
-def recommend(tweets: DataFrame) -> DataFrame:
-    """Collaborative filtering: for each user the hashtag, and so the ad, that suits best."""
+def recommend(tweets: DataFrame, epoch: int) -> DataFrame:
+    """Collaborative filtering: for each user the hashtag, and so the ad, that suits best.
+
+    A fit is called by the last epoch of its tweets.
+    """
     from pyspark.ml.recommendation import ALS
     from pyspark.sql import functions as sql
 
@@ -187,7 +190,7 @@ def recommend(tweets: DataFrame) -> DataFrame:
     return best.select(
         sql.col("user").cast("long").alias("user"),
         (sql.col("col.tag") + 1).cast("long").alias("ad"),
-        sql.col("col.rating").alias("score"),
+        sql.lit(epoch).cast("long").alias("fit"),
     )
 
 
@@ -258,7 +261,7 @@ class AdServing:
     folder: Path
     database: str
     fit: Callable[[Stream, Scale], Stream] = spark_fit
-    """Makes recommendations (user, ad, ...) of a stream of (user, tag)."""
+    """Makes recommendations (user, ad, fit) of a stream of (user, tag)."""
     flow: Flow = field(init=False)
     answers: Subscription = field(init=False)
     tables: dict[str, PublishedTable] = field(init=False, default_factory=dict)
@@ -338,7 +341,7 @@ class AdServing:
     def _recommendations(self, tweets: Stream) -> None:
         ratings = tweets.keyBy("user", shards=1).select("user", "tag").name("ratings")
         made = self.fit(ratings, self.scale)
-        self._publish(made.select("user", "ad"), "recommendations")
+        self._publish(made, "recommendations", newest="fit")
 
     def _serving(self) -> Stream:
         recommendations, components, popular = (
@@ -355,11 +358,13 @@ class AdServing:
         noted = queries.asOf(recommendations, components, popular).name("noted")
         rest = ["id", "user", "time", *(table.column for table in self.tables.values())]
         with self.flow.part("serving", Ephemeral()):
-            own = noted.keyBy("user", shards=2).lookup(recommendations, "user", how="left")
+            own = noted.keyBy("user", shards=2).lookup(
+                recommendations, "user", how="left", columns=["ad"]
+            )
             known = own.select(*rest, "ad AS own_ad").lookup(
                 components, {"user": "vertex"}, how="left", columns=["component"]
             )
-            near = known.lookup(recommendations, {"component": "user"}, how="left")
+            near = known.lookup(recommendations, {"component": "user"}, how="left", columns=["ad"])
             return (
                 near.withColumn("ad", f"coalesce(own_ad, ad, {HOUSE_AD}L)")
                 .lookup(popular, "component", how="left", columns=["popular_tag"])

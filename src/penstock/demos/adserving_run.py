@@ -90,6 +90,7 @@ class Drill:
                 entry["restarted"] = sorted({n for one in recent for n in one["restarted"]})
                 return
             time.sleep(_POLL_S)
+        entry["ended"] = not self.query.isActive  # and so did everybody's work
 
     def _wait_for_iterations(self) -> bool:
         """Wait until rows have gone round in the loop at least once; say whether they have."""
@@ -204,8 +205,9 @@ def figures(run: AdServing, drill: Drill | None, from_us: float) -> dict[str, An
 
 
 def recovered(drill: Drill | None) -> bool:
-    """Whether everybody who was killed came back."""
-    return drill is None or all(kill["recovered_us"] is not None for kill in drill.done)
+    """Whether everybody who was killed came back, or the flow ended first."""
+    kills = [] if drill is None else drill.done
+    return all(kill["recovered_us"] is not None or kill.get("ended") for kill in kills)
 
 
 def _answers(run: AdServing) -> tuple[Floats, Floats, Floats]:
