@@ -16,6 +16,7 @@ from penstock.core.progress.marks import EPOCH_END
 from penstock.core.progress.reachability import Reachability
 from penstock.core.progress.summary import PathSummary
 from penstock.core.time import CONVERGED
+from penstock.explain_regimes import cascade_warnings
 from penstock.explain_svg import Picture
 from penstock.flow import Flow
 from penstock.loops import Loop
@@ -43,6 +44,9 @@ def explain(flow: Flow, parallelism: int = 2) -> str:
     if any(stage.operator.sink for stage in flow.stages):
         plan = physical_plan(flow, parallelism)
         lines += ["", explain_plan(plan, {})]
+        warnings = cascade_warnings(plan)
+        if warnings:
+            lines += ["", "== Rollbacks may cascade ==", *warnings]
         if any(chain.loops for chain in plan.chains):
             lines += ["", "== Path summaries ==", *_summaries(plan)]
     return "\n".join(lines)

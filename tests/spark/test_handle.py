@@ -298,3 +298,20 @@ def test_in_a_users_own_plain_session_with_worker_reuse_stop_leaves_no_host(
         assert script.process.wait(30) == 0
         assert isinstance(script.descendants()[0], psutil.Process)
         wait_gone(script.descendants(), 10)
+
+
+def test_a_rollback_on_spark_changes_no_result(spark: SparkSession, tmp_path: Path) -> None:
+    flow, out = counting("back", rate=20_000, rows=60_000)
+    query = flow.start(
+        spark, hosts=2, checkpointLocation=str(tmp_path / "store"), rollbackWindow="1 minute"
+    )
+    try:
+        wait_until(lambda: total(out) > 0, 20, "the first results")
+        epoch = query.checkpoint()["counts"]
+        rows = {row["stage"]: row for row in query.rollback(to=epoch)}
+        assert rows["counts"]["to"] == epoch
+        assert query.awaitTermination(60)
+    finally:
+        query.stop()
+    assert query.recoveries[-1]["reason"] == f"rolled back to epoch {epoch}"
+    assert total(out) == 60_000

@@ -7,6 +7,7 @@ from penstock import Flow
 from penstock import functions as F
 from penstock.explain import explain, explain_plan
 from penstock.physical import physical_plan
+from penstock.regimes import Causal, Lazy, Regime
 
 SCHEMA = pa.schema({"n": pa.int64(), "k": pa.string(), "t": pa.timestamp("us")})
 
@@ -72,3 +73,29 @@ def test_a_flow_that_is_not_finished_can_be_explained() -> None:
 def test_the_method_prints_what_it_returns(capsys: pytest.CaptureFixture[str]) -> None:
     text = example().explain()
     assert capsys.readouterr().out == text + "\n"
+
+
+def test_regimes_that_let_rollbacks_cascade_are_named() -> None:
+    def explained(first: Regime, second: Regime, keep: bool) -> str:
+        flow = Flow("cascading")
+        counts = (
+            flow.memory(pa.schema({"key": pa.int64()}), name="rows")
+            .groupBy("key")
+            .agg(F.count("*").alias("n"))
+            .name("first")
+            .withRegime(first)
+        )
+        kept = counts.persist() if keep else counts
+        again = kept.groupBy("n").agg(F.count("*").alias("m")).name("second").withRegime(second)
+        again.memory()
+        return explain(flow)
+
+    text = explained(Lazy(every=4), Lazy(every=6), keep=False)
+    assert "Rollbacks may cascade" in text
+    assert "checkpoints of first (every 4 epochs) and second (every 6) coincide seldom" in text
+    for quiet in (
+        explained(Lazy(every=4), Lazy(every=8), keep=False),
+        explained(Lazy(every=4), Lazy(every=6), keep=True),
+        explained(Causal(), Causal(), keep=False),
+    ):
+        assert "Rollbacks may cascade" not in quiet

@@ -38,6 +38,7 @@ from penstock.engine.build import inputs_of, opened, outlets_of, wired
 from penstock.engine.causal_loop import LoopRunner
 from penstock.engine.causal_node import CausalRunner
 from penstock.engine.causal_source import CausalSourceDriver, resume_record
+from penstock.engine.changed_flow import cleaned
 from penstock.engine.clean_node import CleanRunner, waits
 from penstock.engine.clock import EpochClock, work_clock_s
 from penstock.engine.durable import CheckpointWriter, NodeStore, SpillFile, Stall
@@ -263,6 +264,9 @@ class CausalAgent:
                     self.tell({"kind": "broken", "node": node, "incarnation": incarnation})
                     return
             store.roll_back(start.checkpoint or 0, start.trim, start.observed)
+            if spec["foreign"] is not None and checkpoint is not None and state is not None:
+                names = [stage.name for stage in chain.stages]
+                checkpoint, state = cleaned(checkpoint.report, state, start, spec["foreign"], names)
         machine = self._machine(
             node, incarnation, spec["incarnations"], start, checkpoint, spec["hold"]
         )

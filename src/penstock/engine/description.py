@@ -8,15 +8,15 @@ what is in it, and what a rollback would do.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.engine.store_log import write_durably
 from penstock.errors import SettingsError
-from penstock.physical import PhysicalPlan, route
+from penstock.physical import PhysicalPlan, PlannedStage, route
 
 __all__ = ["FLOW_FILE", "ChainInfo", "FlowDescription", "LinkInfo", "StageInfo", "describe"]
 
@@ -32,6 +32,8 @@ class StageInfo:
     kind: str
     state: str
     """"none", "epoch", "ordered" …: what :class:`penstock.operators.base.Operator` says."""
+    about: str = ""
+    """What it does, in words, and the columns that it makes: where it has state, that must fit."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,11 @@ class FlowDescription:
     graph: CausalGraph
     together: bool = False
     """Whether all nodes restart when one is lost."""
+    foreign: Mapping[str, Sequence[tuple[int, Sequence[str]]]] = field(default_factory=dict)
+    """Per node: its checkpoints up to a key were made when the flow had another shape, and its
+    chain these stages; see :mod:`penstock.engine.changed_flow`."""
+    begun: Mapping[str, int] = field(default_factory=dict)
+    """Chains with state that were new in a flow that had run: the epoch after which they began."""
 
     def chain_of(self, node: int) -> ChainInfo:
         """The chain that a node is a shard of."""
@@ -98,6 +105,8 @@ class FlowDescription:
             "links": [asdict(link) for link in self.links],
             "graph": _plain_graph(self.graph),
             "together": self.together,
+            "foreign": dict(self.foreign),
+            "begun": dict(self.begun),
         }
 
     @classmethod
@@ -119,6 +128,11 @@ class FlowDescription:
             tuple(LinkInfo(**link) for link in plain["links"]),
             _graph_from(plain["graph"]),
             plain["together"],
+            {
+                node: tuple((key, tuple(stages)) for key, stages in some)
+                for node, some in plain["foreign"].items()
+            },
+            dict(plain["begun"]),
         )
 
     def write(self, directory: Path) -> None:
@@ -158,7 +172,12 @@ def describe(plan: PhysicalPlan, graph: CausalGraph, together: bool = False) -> 
             ChainInfo(
                 chain.name,
                 tuple(
-                    StageInfo(stage.name, stage.operator.kind, stage.operator.state)
+                    StageInfo(
+                        stage.name,
+                        stage.operator.kind,
+                        stage.operator.state,
+                        _about(stage) if stage.operator.state != "none" else "",
+                    )
                     for stage in chain.stages
                 ),
                 chain.shards,
@@ -182,6 +201,11 @@ def describe(plan: PhysicalPlan, graph: CausalGraph, together: bool = False) -> 
         graph,
         together,
     )
+
+
+def _about(stage: PlannedStage) -> str:
+    columns = [f"{field.name}: {field.type}" for schema in stage.outputs for field in schema]
+    return f"{stage.operator.describe()} -> {', '.join(columns)}"
 
 
 def _plain_graph(graph: CausalGraph) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -45,6 +46,7 @@ class RunSettings:
     guarantee: str = "exactly-once"
     checkpointInterval: Duration = "1 second"
     rollbackWindow: Duration = "0 seconds"
+    dropState: Sequence[str] = ()
     logs: str = "references"
     logBytes: int = 64 << 20
     standby: int = 0

@@ -22,10 +22,11 @@ from penstock.core.causal.times import ZERO
 from penstock.core.progress.marks import EPOCH_END
 from penstock.core.rollback.watch import SpanWatch
 from penstock.engine.causal_source import cuts_of
+from penstock.engine.changed_flow import adapted
 from penstock.engine.description import FLOW_FILE, ChainInfo, FlowDescription
 from penstock.engine.durable import NodeStore, read_stored, stored_incarnation
 from penstock.engine.going_back import Mark, going_back, oldest_epoch, preview_rows
-from penstock.engine.store_log import BoundaryLog, CommitLog
+from penstock.engine.store_log import BoundaryLog, CommitLog, seen_epoch
 from penstock.errors import PeerError, SettingsError, TransientError
 
 __all__ = ["StoreView"]
@@ -182,14 +183,15 @@ class StoreView:
         shard = node - chain.first_node
         kind = self._graph.kinds[node]
         if kind is Kind.SOURCE:
-            return Stored(cuts=cuts_of(BoundaryLog(self.path, chain.stages[0].name, shard).read()))
+            records = BoundaryLog(self.path, chain.stages[0].name, shard).read()
+            return Stored(cuts=cuts_of(records), through=seen_epoch(records))
         if kind is Kind.STATELESS:
             return Stored()
         if kind is Kind.SINK:
             epoch = self._published(chain, shard)
             clock = {sender: Position(ZERO, epoch) for sender in self._graph.parents[node]}
             return Stored((Saved(0, Report(node, completed=epoch, clock=clock)),))
-        return read_stored(
+        found = read_stored(
             self.path,
             chain.name,
             shard,
@@ -198,6 +200,7 @@ class StoreView:
             self._graph.children[node],
             self._graph.parents[node],
         )
+        return adapted(self.description, node, found)
 
     def _published(self, chain: ChainInfo, shard: int) -> int:
         """How far the sinks of a chain have got; one that nobody listens to: as all the others."""

@@ -37,7 +37,7 @@ from penstock.engine.durable.segments import Known
 from penstock.engine.store_log import StoreLog, sync_directory
 from penstock.errors import PeerError, SettingsError, TransientError
 
-__all__ = ["Beginnings", "NodeStore", "fence", "read_stored", "stored_incarnation"]
+__all__ = ["Beginnings", "NodeStore", "fence", "read_stored", "state_folder", "stored_incarnation"]
 
 log = logging.getLogger(__name__)
 
@@ -387,5 +387,10 @@ class Beginnings:
         return self._known
 
 
+def state_folder(directory: str | os.PathLike[str], stage: str) -> Path:
+    """Where the nodes of a stage keep their states."""
+    return Path(directory) / "state" / quote(stage, safe="[]() ")
+
+
 def _folder(directory: str | os.PathLike[str], stage: str, shard: int) -> Path:
-    return Path(directory) / "state" / quote(stage, safe="[]() ") / f"{shard:05d}"
+    return state_folder(directory, stage) / f"{shard:05d}"

@@ -12,6 +12,7 @@ import logging
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from penstock.connectors.base import Sink
@@ -39,8 +40,9 @@ from penstock.core.progress.marks import EPOCH_END
 from penstock.core.rollback.watch import SpanWatch
 from penstock.engine.causal_agent import checkpoints_of
 from penstock.engine.causal_source import cuts_of
+from penstock.engine.changed_flow import adapted, foreign_stages
 from penstock.engine.clock import now_us
-from penstock.engine.description import describe
+from penstock.engine.description import FlowDescription, describe
 from penstock.engine.durable import Beginnings, fence, read_stored, stored_incarnation
 from penstock.engine.going_back import Mark
 from penstock.engine.progress_hub import ProgressHub
@@ -116,7 +118,12 @@ class Recovery(AskedOfRecovery):
         self._last_lows: dict[int, tuple[int, int]] = {}
         self._told_lows: dict[int, int] = {}
         """Per region: the greatest low epoch that anybody was told."""
-        self.description = describe(plan, graph, pause_every is not None)
+        described = FlowDescription.read(place.directory)
+        self.description = replace(
+            describe(plan, graph, pause_every is not None),
+            foreign={} if described is None else described.foreign,
+            begun={} if described is None else described.begun,
+        )
         self._mark = Mark(place.directory)
         self._asked: dict[int, int] = {}
         """Per node: the newest request for a checkpoint that it has answered."""
@@ -401,6 +408,11 @@ class Recovery(AskedOfRecovery):
                             "incarnation": effect.incarnation,
                             "incarnations": dict(effect.incarnations),
                             "start": to_plain(effect.start),
+                            "foreign": foreign_stages(
+                                self.description, effect.node, effect.start.checkpoint or 0
+                            )
+                            if effect.start.checkpoint
+                            else None,
                             "hold": None if self._hold is None else self._hold.epoch,
                         }
                         for effect in some
@@ -548,7 +560,7 @@ class Recovery(AskedOfRecovery):
         )
         if self._purges:
             return Stored(checkpoints=found.checkpoints[:1], through=EPOCH_END)
-        return found
+        return adapted(self.description, node, found)
 
     def _has_published(self, stage: PlannedStage, shard: int) -> int:
         operator: Any = stage.operator

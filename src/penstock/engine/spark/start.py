@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import cloudpickle
 
+from penstock.causal_graph import causal_graph
 from penstock.connectors.base import Sink
+from penstock.engine.changed_flow import fit_store
+from penstock.engine.description import describe
 from penstock.engine.settings import RunSettings
 from penstock.engine.spark.frames import check_frames, settle_frames
 from penstock.engine.spark.launch import check_session, hosts_that_fit
@@ -68,6 +71,9 @@ def start(flow: Flow, spark: SparkSession, **options: Any) -> FlowQuery:
     rollbackWindow
         How far back ``rollback`` can go: so long checkpoints, logs and input are kept, beyond what
         recovery itself needs.
+    dropState
+        Names of stages whose state in the ``checkpointLocation`` is not wanted any more, because
+        the flow has changed: they begin without.
     standby
         Hosts that are kept ready without nodes, to take over a lost one's at once.
     storeTimeout
@@ -125,6 +131,10 @@ def prepare_run(
         for sink in _sinks(plan).values():
             sink.prepare()
         resume, base = _resume_point(plan, store, settings.recovery == "none")
+        if store is not None and settings.recovery == "causal":
+            together = settings.regime is not None and settings.regime.whole_flow
+            described = describe(plan, causal_graph(plan), together)
+            fit_store(store.path, described, resume, settings.dropState)
     except BaseException:
         if store is not None:
             store.close()
