@@ -7,8 +7,8 @@ measured while nothing fails, and what a failure costs by killing one stage afte
 and replaying, summed over the nodes that restart, without the start of a process.
 
 The flow's settings follow from the model, not from results: documents are as wide as makes logging
-every input cost three quarters of the budget, at the rate and the speed of the store that a pilot
-run measures.  There, by the model, both baselines are about as good as each other.
+every input cost three quarters of the budget, at the speed of the store that a pilot run measures.
+There, by the model, both baselines are about as good as each other.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ baseline, with more the worse one."""
 PILOT_WIDTH = 1024
 WIDTH_MAX = 16_384
 STANDBY = 1
-EPOCH = "200 ms"
-LINGER = "100 ms"
+EPOCH = "100 ms"
+LINGER = "50 ms"
 START_S_MAX = 60.0
 SETTLE_S_MAX = 120.0
 RECOVERY_S_MAX = 60.0
@@ -146,9 +146,9 @@ def _chosen_width(spark: SparkSession, settings: PlanLive) -> tuple[int, float]:
             found = query.measured()
         finally:
             query.stop()
-    storage_cost, rate = found["storage_cost"], max(1.0, found["input_rate"])
+    storage_cost = found["storage_cost"]
     wide = sum(stage.widens for stage in STAGES)
-    width = LOG_SHARE * settings.budget / (wide * rate * storage_cost)
+    width = LOG_SHARE * settings.budget / (wide * settings.rate * storage_cost)
     return max(8, min(WIDTH_MAX, round(width))), storage_cost
 
 
@@ -224,13 +224,17 @@ def _overhead(run: _Run, plan: Plan) -> float:
     """Seconds of checkpoints and logs per second, summed over nodes, while nothing fails."""
     longest = max((1 / eta for eta in plan.frequency.values() if 0 < eta < np.inf), default=0.0)
 
-    def spent() -> float:
+    def counted() -> list[float]:
         figures = run.query._controller.figures().values()
-        return sum(one.get("checkpoint_s", 0.0) for one in figures)
+        keys = ("checkpoint_s", "checkpoints", "checkpoint_bytes")
+        return [sum(one.get(key, 0.0) for one in figures) for key in keys]
 
-    before, began = spent(), time.monotonic()
+    before, began = counted(), time.monotonic()
     time.sleep(max(run.settings.seconds, 2 * longest))
-    return (spent() - before) / (time.monotonic() - began)
+    worked, writes, size = (now - then for now, then in zip(counted(), before, strict=True))
+    live = run.query._controller.live_plan
+    waited = 0.0 if live is None else live.meter.storage.waits_s(writes, size)
+    return (worked + waited) / (time.monotonic() - began)
 
 
 def _killed(run: _Run, stage: str, plan: Plan) -> dict[str, Any]:

@@ -51,8 +51,8 @@ class StageSettings:
 
 
 def _stages() -> tuple[StageSettings, ...]:
-    rounds = (16, 48, 8, 32, 24, 8, 64, 16)
-    kilobytes = (1024, 256, 2048, 256, 512, 1024, 256, 512)
+    rounds = (48, 144, 24, 96, 72, 24, 192, 48)
+    kilobytes = (4096, 1024, 8192, 1024, 2048, 4096, 1024, 2048)
     return tuple(
         StageSettings(
             f"{'narrow' if number % 2 else 'widen'}{number + 1}", r, kb << 10, number % 2 == 0

@@ -85,6 +85,8 @@ class CausalAgent:
         self.spill = SpillFile()
         self._clock = EpochClock(run["base"], run["origin_us"], run["interval_us"])
         self._lows: dict[int, tuple[int, int]] = {}
+        self._left: dict[int, CausalRunner] = {}
+        """Nodes that were here until they had to start again, here or elsewhere."""
         self._newest: dict[int, int] = {}
         """The newest incarnations of nodes that were to be started here."""
         host.placement = dict(run["placement"])
@@ -112,7 +114,10 @@ class CausalAgent:
         self.host.call(function)
 
     def retire(self, node: int) -> None:
-        """Another incarnation has taken a node's place."""
+        """Another incarnation has taken a node's place; what it remembers may be of use to it."""
+        runner = self.host.nodes[node]
+        if isinstance(runner, CausalRunner):
+            self._left[node] = runner
         self.host.remove(node)
 
     def _failed(self, name: str, error: Exception) -> None:
@@ -144,6 +149,7 @@ class CausalAgent:
         elif kind == "open":
             self._open(body)
         elif kind == "settled":
+            self._left.clear()
             self.host.pause(0.0)
         elif kind == "resume":
             for runner in self._runners():
@@ -247,9 +253,10 @@ class CausalAgent:
         node, incarnation = spec["node"], spec["incarnation"]
         start = start_from(spec["start"])
         before = self.host.nodes.get(node)
-        remembered = before.memory if isinstance(before, CausalRunner) else {}
         if before is not None:
             self.host.remove(node)
+        before = self._left.pop(node, before)
+        remembered = before.memory if isinstance(before, CausalRunner) else {}
         chain = self.plan.chain_of_node(node)
         store, checkpoint, state = None, None, None
         if Kind(self.run["kinds"][node]) in _WITH_STATE and self.run["checkpoint_s"] is not None:
@@ -290,8 +297,12 @@ class CausalAgent:
             runner.source = self._source(runner, start)
         self.host.add(runner)
         self.tell({"kind": "started", "node": node, "incarnation": incarnation})
-        if start.horizon > 0:  # else nothing was there before
-            runner.work.restarted(start.horizon - 1, work_clock_s() - began_s)
+        # Its receivers have the marks of the epochs that it had completed.
+        had = max((position.epoch for position in start.positions.values()), default=-1)
+        if before is not None:
+            had = max(had, before.machine.completed_epoch)
+        if had >= 0:
+            runner.work.restarted(had, work_clock_s() - began_s)
         cpu_ns = time.thread_time_ns()
         runner.perform(runner.causal.begin())
         runner.cpu_ns += time.thread_time_ns() - cpu_ns

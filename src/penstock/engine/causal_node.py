@@ -110,6 +110,7 @@ class CausalRunner(NodeRunner):
     _retired: bool = False
     _cut_us: int = 0
     _opening_s: float = 0.0
+    _taken_at: float = 0.0
     _determinants: list[Diff] = field(default_factory=list)
     _checkpoint_at: float = field(default_factory=time.monotonic)
     _writing: bool = False
@@ -377,6 +378,7 @@ class CausalRunner(NodeRunner):
         asked = self.asked[1] if answers and self.asked is not None else None
         if answers:
             self.asked = None
+        self._taken_at = time.monotonic()
         began = time.thread_time()
         state = self.chain.snapshot()
         self._writing = True
@@ -407,7 +409,9 @@ class CausalRunner(NodeRunner):
         size, logged, state = sizes
         self._writing = False
         self.work.saved(size, took_s)
-        self._checkpoint_at = time.monotonic() + max(self.checkpoint_s, took_s / CHECKPOINT_SHARE)
+        now = time.monotonic()
+        wait_s = (now - self._taken_at) / CHECKPOINT_SHARE
+        self._checkpoint_at = now + max(self.checkpoint_s, wait_s)
         self.checkpoint_epoch = epoch
         if self._retired:
             return
@@ -480,7 +484,7 @@ class CausalRunner(NodeRunner):
         )
 
     def _caught_up(self) -> None:
-        """All that was known when the node was lost is handled again."""
+        """All that the node had completed when it was lost is complete again."""
         self.keeper.tell(
             {
                 "kind": "caught_up",

@@ -1,7 +1,7 @@
 """What a node spends on surviving failures, as far as a planner wants to know it.
 
 While all is well: checkpoints and logs.  After a restart: restoring its state and handling again
-what it had handled before, until it has completed every epoch that was known when it was lost.
+what it had handled before, until it has completed the last epoch that it had completed then.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class NodeWork:
     checkpoints: int = 0
     checkpoint_bytes: int = 0
     checkpoint_s: float = 0.0
-    """Taking and writing them; also in a thread beside the node's host."""
+    """Processor time to take and write them, also in a thread beside the node's host."""
     snapshot_ns: int = 0
     """The part that the node itself spent, which is in its own time."""
     restore_s: float = 0.0
@@ -36,7 +36,7 @@ class NodeWork:
     _until: int | None = field(default=None, repr=False)
 
     def restarted(self, until: int, restore_s: float) -> None:
-        """The node has its state again; all up to an epoch was there before."""
+        """The node has its state again; once it had completed everything up to an epoch."""
         self.restore_s = restore_s
         self._until = until
 

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from penstock.core.machine.causal_effects import Checkpoint
 from penstock.engine.chain_state import ChainState
-from penstock.engine.clock import work_clock_s
 from penstock.engine.durable.node_store import NodeStore
 from penstock.engine.durable.stall import Stall
 
@@ -82,10 +81,10 @@ class CheckpointWriter:
             job.done(size, seconds)
 
     def _write(self, job: _Job) -> tuple[int, float]:
-        """Write a checkpoint; its size, and how long it took once it worked."""
+        """Write a checkpoint; its size, and the processor time that it took once it worked."""
         stall = self._stall
         while True:
-            began = work_clock_s()
+            began = time.thread_time()
             try:
                 size = job.store.write_checkpoint(job.key, job.checkpoint, job.state)
                 job.store.prune()
@@ -98,4 +97,4 @@ class CheckpointWriter:
             else:
                 if stall is not None:
                     stall.worked()
-                return size, work_clock_s() - began
+                return size, time.thread_time() - began

@@ -42,6 +42,8 @@ MATTERS = 0.02
 """… and was, or is, at least this share of the whole."""
 INTERVAL_S_MAX = 60.0
 """Logs are cut when checkpoints are taken, so they must be now and then."""
+PROBE_S = 5.0
+"""How often the speed of the store is measured."""
 STALE_S = 2.0
 """Heartbeats are younger than this; a host that is silent for longer cannot be told either."""
 NAME = "plan.json"
@@ -77,7 +79,7 @@ class LivePlan:
         self._refused = ""
         self._node_of = {recovery.plan.node_name(node): node for node in recovery.graph.kinds}
         self._read()
-        threading.Thread(target=self._probe, name="penstock-probe", daemon=True).start()
+        self._probe_at_s = 0.0
 
     def _probe(self) -> None:
         try:
@@ -92,6 +94,9 @@ class LivePlan:
         now_s = time.monotonic()
         with self._lock:
             self.meter.observe(figures, now_s)
+        if now_s >= self._probe_at_s:
+            self._probe_at_s = now_s + PROBE_S
+            threading.Thread(target=self._probe, name="penstock-probe", daemon=True).start()
         if self.orders["logged"] and self._logs.settle(figures, self._slack):
             self.orders = {**self.orders, "logged": self._logged()}
             self._tell({"kind": "plan", "orders": self.orders})

@@ -24,6 +24,7 @@ import numpy as np
 
 from penstock.causal_graph import loop_units
 from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.engine.clock import work_clock_s
 from penstock.physical import Chain, PhysicalPlan
 
 __all__ = ["Meter", "PlannedOperator", "StorageSpeed", "operators_of"]
@@ -31,7 +32,7 @@ __all__ = ["Meter", "PlannedOperator", "StorageSpeed", "operators_of"]
 WINDOW_S = 30.0
 PRIOR_S = 86_400.0
 PROBE_BYTES = 1 << 20
-PROBES = 5
+PROBES = 8
 FASTEST_S = 1e-11
 """No store takes less for a byte."""
 FITTED = 16
@@ -39,7 +40,15 @@ RECENT = 100
 WEIGHT = 0.3
 """Of the newest checkpoint in the mean of a node's."""
 _WITH_STATE = (Kind.STATEFUL, Kind.ORDERED)
-_COUNTS = ("rows_in", "rows_out", "bytes_in", "cpu_ns", "checkpoint_s")
+_COUNTS = (
+    "rows_in",
+    "rows_out",
+    "bytes_in",
+    "cpu_ns",
+    "checkpoints",
+    "checkpoint_s",
+    "checkpoint_bytes",
+)
 
 
 @dataclass(frozen=True)
@@ -88,61 +97,73 @@ def operators_of(plan: PhysicalPlan) -> tuple[PlannedOperator, ...]:
 
 @dataclass
 class StorageSpeed:
-    """How long the flow's store takes: a time for each write, and one for each byte.
+    """How long the flow's store takes for a byte: waiting for the store, and working for it.
+
+    The store is asked now and then, with writes of its own: the quickest of the last few say what
+    it takes without a queue.  What processors do for a byte (arranging, checksums, copies) is the
+    median slope between two checkpoints, since each also takes some time whatever its size.
 
     >>> speed = StorageSpeed()
-    >>> speed.wrote(0, 0.002); speed.wrote(1_000_000, 0.012)
-    >>> round(speed.latency_s, 6), round(speed.s_per_byte * 1e6, 6)
-    (0.002, 0.01)
+    >>> speed.probed(0.001, 0.003, 1000)
+    >>> speed.waits_s(writes=2, size=500)
+    0.003
+    >>> for size in range(1000, 40_000, 1000):
+    ...     speed.worked(size, 0.01 + 1e-6 * size)
+    >>> round(speed.worked_s_per_byte, 9), round(speed.s_per_byte, 9)
+    (1e-06, 3e-06)
     """
 
-    latency_s: float = 0.0
-    least_s: float = FASTEST_S
-    """What the bare store takes for a byte: nothing is faster."""
-    writes: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RECENT))
+    _probes: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=PROBES))
+    _works: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RECENT))
 
-    def wrote(self, size: int, seconds: float) -> None:
-        """So many bytes were written, durably, in this time; none: only the waiting."""
-        if size:
-            self.writes.append((size, seconds))
-        else:
-            self.latency_s = seconds
+    def probed(self, small_s: float, large_s: float, size: int) -> None:
+        """A small write took this, and one of ``size`` bytes that."""
+        self._probes.append((small_s, max(0.0, large_s - small_s) / size))
+
+    def worked(self, size: int, seconds: float) -> None:
+        """So much processor time went into a checkpoint of so many bytes."""
+        self._works.append((size, seconds))
+
+    def waits_s(self, writes: float, size: float) -> float:
+        """Waiting for so many writes with so many bytes in all."""
+        if not self._probes:
+            return 0.0
+        small, per_byte = (min(column) for column in zip(*self._probes, strict=True))
+        return writes * small + size * per_byte
+
+    @property
+    def worked_s_per_byte(self) -> float:
+        """Processor time for each byte."""
+        if len(self._works) < FITTED:
+            return 0.0
+        sizes, times = np.array(self._works, float).T
+        one, other = np.triu_indices(len(sizes), 1)
+        apart = np.abs(sizes[one] - sizes[other]) > sizes.mean() / 2
+        if apart.sum() < FITTED:
+            return 0.0
+        slopes = (times[one] - times[other])[apart] / (sizes[one] - sizes[other])[apart]
+        return max(0.0, float(np.median(slopes)))
 
     @property
     def s_per_byte(self) -> float:
-        """Time for each byte, beyond that of a write of nothing.
-
-        With enough writes it is the median slope between two of them: a checkpoint takes more than
-        the store alone, and some take much longer than others.
-        """
-        if len(self.writes) >= FITTED:
-            sizes, times = np.array(self.writes, float).T
-            one, other = np.triu_indices(len(sizes), 1)
-            wide = np.abs(sizes[one] - sizes[other]) > sizes.mean() / 2
-            slopes = (times[one] - times[other])[wide] / (sizes[one] - sizes[other])[wide]
-            if len(slopes) >= FITTED:
-                return max(self.least_s, float(np.median(slopes)))
-        size = sum(size for size, _ in self.writes)
-        seconds = sum(max(0.0, seconds - self.latency_s) for _, seconds in self.writes)
-        return max(self.least_s, seconds / size) if size else 0.0
+        """Both together."""
+        return max(FASTEST_S, self.waits_s(0, 1) + self.worked_s_per_byte)
 
     def probe(self, directory: Path, sync: bool) -> None:
-        """Write a little, a few times, and then a lot to a store; note what it took."""
+        """Write a little and a lot to a store, and note what it took."""
         path = directory / f"probe-{uuid.uuid4().hex}"
         data = os.urandom(PROBE_BYTES)
 
         def took_s(size: int) -> float:
-            began = time.perf_counter()
+            began = work_clock_s()
             with open(path, "wb", buffering=0) as file:
                 file.write(data[:size])
                 if sync:
                     os.fsync(file.fileno())
-            return time.perf_counter() - began
+            return work_clock_s() - began
 
         try:
-            self.wrote(0, min(took_s(1) for _ in range(PROBES)))
-            self.wrote(PROBE_BYTES, took_s(PROBE_BYTES))
-            self.least_s = self.s_per_byte
+            self.probed(took_s(1), took_s(PROBE_BYTES), PROBE_BYTES)
         finally:
             path.unlink(missing_ok=True)
 
@@ -206,12 +227,12 @@ class Meter:
         ``logged`` bytes of the ``size`` that was written are what it has sent; ``state`` is what it
         keeps, written now or with an earlier checkpoint.
         """
-        self.storage.wrote(size, seconds)
+        self.storage.worked(size, seconds)
         # The time that the log took would be there without a checkpoint, too.
         share = max(1, size - logged) / max(1, size)
-        per_byte = self.storage.s_per_byte if logged else 0.0
-        own = max(seconds * share, seconds - per_byte * logged)
-        self._nodes[node].saved(max(1, state), min(seconds, own))
+        per_byte = self.storage.worked_s_per_byte if logged else 0.0
+        own = min(seconds, max(seconds * share, seconds - per_byte * logged))
+        self._nodes[node].saved(max(1, state), own + self.storage.waits_s(1, size - logged))
 
     # -- what is known ---------------------------------------------------------------------------
 
@@ -255,7 +276,11 @@ class Meter:
 
     def spent(self) -> dict[str, float]:
         """Seconds per second that each operator has spent on checkpoints and logs."""
-        return {operator.name: self._rate(operator, "checkpoint_s") for operator in self.operators}
+        return {operator.name: self._spent(operator) for operator in self.operators}
+
+    def _spent(self, operator: PlannedOperator) -> float:
+        writes, size = (self._rate(operator, key) for key in ("checkpoints", "checkpoint_bytes"))
+        return self._rate(operator, "checkpoint_s") + self.storage.waits_s(writes, size)
 
     def _rate(self, operator: PlannedOperator, key: str) -> float:
         if self.seconds <= 0.0:
