@@ -301,8 +301,7 @@ class CausalAgent:
         had = max((position.epoch for position in start.positions.values()), default=-1)
         if before is not None:
             had = max(had, before.machine.completed_epoch)
-        if had >= 0:
-            runner.work.restarted(had, work_clock_s() - began_s)
+        runner.work.restarted(had, work_clock_s() - began_s)
         cpu_ns = time.thread_time_ns()
         runner.perform(runner.causal.begin())
         runner.cpu_ns += time.thread_time_ns() - cpu_ns

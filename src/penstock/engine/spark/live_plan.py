@@ -121,7 +121,8 @@ class LivePlan:
             if self.meter.seconds <= 0.0:
                 raise TransientError("nothing was measured yet: wait a few seconds")
             history = [
-                [self._node_of[name] for name in entry.lost] for entry in self._recovery.history
+                [self._node_of[name] for name in entry.lost if name in self._node_of]
+                for entry in list(self._recovery.history)
             ]
             return self.meter.topology(history)
 

@@ -259,7 +259,7 @@ class FlowQuery(Rollbacks):
     def recoveries(self) -> list[dict[str, Any]]:
         """The recoveries of this run, oldest first: who was lost, who restarted, and when."""
         recovery = self._controller.recovery
-        return [] if recovery is None else [entry.to_dict() for entry in recovery.history]
+        return [] if recovery is None else [entry.to_dict() for entry in list(recovery.history)]
 
     def measured(self) -> dict[str, Any]:
         """What each operator receives, costs, keeps and loses, as ``penstock plan`` reads it.

@@ -23,7 +23,7 @@ class RecoveryEntry:
     recovered_us: int | None = None
     work: dict[str, dict[str, float]] = field(default_factory=dict)
     """Per restarted node: seconds to restore its state, to be sent what it needs again, and to
-    handle again what was there when it was lost."""
+    complete again what it had completed before."""
 
     @property
     def work_s(self) -> float | None:
