@@ -239,6 +239,8 @@ class Scale:
     seconds: float = 30.0
     tweets_per_s: float = 1_000.0
     queries_per_s: float = 400.0
+    servers: int = 1
+    """Shards of the serving part."""
     fit_every: str = "8 seconds"
     """How often Spark fits a model."""
     keep: int = 100_000
@@ -358,7 +360,7 @@ class AdServing:
         noted = queries.asOf(recommendations, components, popular).name("noted")
         rest = ["id", "user", "time", *(table.column for table in self.tables.values())]
         with self.flow.part("serving", Ephemeral()):
-            own = noted.keyBy("user", shards=2).lookup(
+            own = noted.keyBy("user", shards=self.scale.servers).lookup(
                 recommendations, "user", how="left", columns=["ad"]
             )
             known = own.select(*rest, "ad AS own_ad").lookup(

@@ -26,7 +26,7 @@ from penstock.vertex import Time
 
 WAIT_S = 60.0
 SERVING = ("queries", "noted", "serving", "served")
-SCALE = Scale(seconds=6, tweets_per_s=300, queries_per_s=100)
+SCALE = Scale(seconds=6, tweets_per_s=300, queries_per_s=100, servers=2)
 
 
 class Latest(StatefulVertex):
