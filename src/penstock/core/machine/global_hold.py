@@ -56,8 +56,9 @@ class GlobalHold:
 
     def flushed(self, node: int, said: Flushed) -> int | None:
         """A node has come to its hold, durably; gives the next hold if all have."""
-        if node in self._nodes:
-            self._said[node] = said
+        if node not in self._nodes:
+            return None
+        self._said[node] = said
         nothing = Flushed(-1, None)
         told = [(self._ahead.get(n, -1), self._said.get(n, nothing)) for n in self._nodes]
         last = min(max(ahead, one.epoch) for ahead, one in told)

@@ -332,7 +332,10 @@ class RecoveryMachine:
         self.record = Record(incarnations, failed, self.record.recoveries + 1, merged)
         self._number = self.record.recoveries
         fences = {node: incarnations[node] for node in sorted(failed)}
-        survivors = [node for node in self.graph.order if node not in failed]
+        # Who is not connected with any of them has nothing to say, and need not hear of it.
+        regions = {self.graph.regions[node] for node in failed}
+        near = [node for node in self.graph.order if self.graph.regions[node] in regions]
+        survivors = [node for node in near if node not in failed]
         self._round = _Round(self._number, failed, fences, set(survivors))
         self._unopened, self._hit = set(), set()
         return [
