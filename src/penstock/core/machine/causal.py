@@ -315,13 +315,20 @@ class CausalMachine(CausalPeers):
             return []
         if self.completed_epoch < last:
             return []
-        heads = [items[0] for items in self._held.values()]
-        nothing = EPOCH_END if self.finished else None
-        least = min((m.time.epoch for item in heads for m in item), default=nothing)
-        self.flushed = Flushed(last, least)
+        self.flushed = Flushed(last, self._waiting())
         if self.stateful and self._saved_at < self.completed_epoch:
             self.checkpoint_due = True
         return [*self._checkpoint_if_due(), self.flushed]
+
+    def _waiting(self) -> int | None:
+        """The least epoch that is still to come, if every sender's next one is here."""
+        least = EPOCH_END
+        for sender in self.senders:
+            if sender in self._held:
+                least = min(least, *(m.time.epoch for m in self._held[sender][0]))
+            elif self._marked[sender] < EPOCH_END:
+                return None
+        return least if self.senders else None
 
     def _close_gates(self) -> None:
         """Who waits with later epochs has ended the ones before, marked or not."""

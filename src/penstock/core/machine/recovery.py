@@ -240,6 +240,10 @@ class RecoveryMachine:
         current = self._round
         if current is None or current.number != round_:
             return []
+        if self.all_together:
+            # Where everybody holds, an epoch may be complete that no source has cut: nobody can
+            # tell from its absence that a source's log has lost its end.
+            stored = {node: replace(kept, through=EPOCH_END) for node, kept in stored.items()}
         current.stored = stored
         return self._maybe_plan(current)
 

@@ -166,14 +166,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "marks are kept until the child knows the watermark where it stands",
         regimes.ForgetsUntoldMarks,
         mixed=True,
-        seed=600,
+        seed=728,
     ),
     Mutant(
         "forgets-within-epochs",
         "what checkpoints within an epoch may have to send again is kept until it ends",
         regimes.ForgetsWithinEpochs,
         mixed=True,
-        seed=638,
+        seed=1210,
     ),
     Mutant(
         "unclean-checkpoint",
@@ -207,6 +207,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a global checkpoint is everybody's before rows go on",
         hold=regimes.ResumesTooSoon,
         mixed=True,
+        seed=54,
     ),
     Mutant(
         "eager-at-once",

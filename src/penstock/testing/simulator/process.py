@@ -353,7 +353,7 @@ class Process:
         shape = self.world.shape
         if random.random() < shape.skip_share:
             later = epoch + random.randint(1, 2)
-            every = shape.global_every
+            every = shape.global_every if shape.cuts_multiples else None
             epoch = later if every is None else min(later, multiple_at(epoch, every))
         return epoch if epoch < shape.epochs else EPOCH_END
 

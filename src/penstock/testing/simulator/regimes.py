@@ -140,5 +140,6 @@ def _global(shape: Shape, random: Random) -> Shape:
         regimes=dict.fromkeys(inner, "global"),
         every=dict.fromkeys(inner, every),
         global_every=every,
+        cuts_multiples=random.random() < 0.5,
         spare=random.choice((0, 1)),
     )

@@ -70,6 +70,9 @@ class Shape:
     spare: int = 1
     """How many more checkpoints are kept than needed."""
     global_every: int | None = None
+    """(Global checkpoints) how many epochs from one to the next."""
+    cuts_multiples: bool = True
+    """(Global checkpoints) whether sources never leave out the epochs of checkpoints."""
     whole: CausalGraph = field(init=False)
     """The graph with what goes from sinks to sources."""
 
@@ -85,7 +88,13 @@ class Shape:
 
     def vertex(self, node: int) -> Vertex:
         """A node's vertex in its initial state."""
-        return Vertex(self.graph.kinds[node], node, self.modes[node], self.holds(node))
+        quiet = not self.cuts_multiples
+        return Vertex(self.graph.kinds[node], node, self.modes[node], self.holds(node), quiet)
+
+    def is_forced(self, epoch: int) -> bool:
+        """Whether an epoch may be complete because checkpoints are due, though nobody cut it."""
+        every = self.global_every
+        return every is not None and not self.cuts_multiples and (epoch + 1) % every == 0
 
 
 def source_rows(source: int, start: int, end: int) -> Rows:
@@ -153,6 +162,8 @@ class Vertex:
     mode: str
     holds: bool = False
     """(Clean) whether output waits for the end of its epoch."""
+    quiet: bool = False
+    """Whether it makes nothing of an epoch without rows."""
     epochs: dict[int, list[Row]] = field(default_factory=dict)
     """(Stateful, sink) rows by epoch that is not complete."""
     total: int = 0
@@ -167,6 +178,7 @@ class Vertex:
             self.node,
             self.mode,
             self.holds,
+            self.quiet,
             {epoch: list(rows) for epoch, rows in self.epochs.items()},
             self.total,
             list(self.history),
@@ -194,7 +206,7 @@ class Vertex:
         if self.kind not in (Kind.STATEFUL, Kind.SINK):
             return tuple((mix(row[0], self.node), row[1] + 1) for row in rows), rows
         self.total += sum(value for _, value in rows)
-        if self.kind is Kind.SINK:
+        if self.kind is Kind.SINK or (self.quiet and not rows):
             return (), rows
         out = [(mix(self.node + 100, epoch % 1009), self.total % 1000)]
         if self.mode == "loop" or (self.holds and self.mode == "broadcast"):

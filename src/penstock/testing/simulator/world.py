@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -70,10 +70,8 @@ class World:
         if mixed:
             self.shape = with_regimes(self.shape, self.random)
         self.mixed = mixed
-        self._asked: dict[int, int] = {}
-        """Where a person wants nodes to start."""
         self.hold: GlobalHold | None = None
-        self._hold_everybody(-1)
+        self._hold_everybody({})
         self.store = Store(self.shape)
         self.network = Network(self)
         self.monitor = Monitor(self)
@@ -352,13 +350,13 @@ class World:
         together = self.shape.global_every is not None
         return self.mutant.recovery(self.shape.graph, self.store.record, all_together=together)
 
-    def _hold_everybody(self, completed: int) -> None:
+    def _hold_everybody(self, starts: Mapping[int, int]) -> None:
         """Everybody holds its input after the next multiple."""
         every = self.shape.global_every
         if every is not None:
-            kinds = self.shape.graph.kinds
-            waited = [node for node, kind in kinds.items() if kind is Kind.STATEFUL]
-            self.hold = self.mutant.hold(waited, every, completed) if waited else None
+            fed = [node for node, parents in self.shape.graph.parents.items() if parents]
+            ahead = {node: starts.get(node, -1) for node in fed}
+            self.hold = self.mutant.hold(fed, every, min(ahead.values()), ahead)
 
     def _flushed(self, node: int, said: Flushed) -> None:
         following = None if self.hold is None else self.hold.flushed(node, said)
@@ -381,19 +379,15 @@ class World:
         newest = max((e for n in region for e in saved.get(n, ()) if e < EPOCH_END), default=-1)
         to = self.random.randint(oldest[node], max(newest, oldest[node]) + 1)
         self.note(f"a person rolls the region of {node} back to {to}")
-        self._asked = {n: to for n in region if graph.kinds[n] in (Kind.STATEFUL, Kind.ORDERED)}
         self.control(self.controller.rollback(to, [node]))
         return True
 
     def control(self, effects: list[RecoveryEffect]) -> None:
         """Perform the controller's effects; it may die between any two of them."""
         starts = [effect for effect in effects if isinstance(effect, StartNode)]
-        kinds = self.shape.graph.kinds
-        with_state = [e.start.completed for e in starts if kinds[e.node] is Kind.STATEFUL]
         if starts:
-            self._hold_everybody(min(with_state, default=-1))
-            self.monitor.planned({e.node: e.start.completed for e in starts}, self._asked)
-            self._asked = {}
+            self._hold_everybody({e.node: e.start.completed for e in starts})
+            self.monitor.planned(starts, self.store.record.limits)
         for effect in effects:
             if self.controller_steps is not None:
                 self.controller_steps -= 1
@@ -485,7 +479,7 @@ class World:
     def _restart_controller(self, _: None) -> None:
         self.note("controller restarts")
         self.controller = self._new_controller()
-        self._hold_everybody(-1)
+        self._hold_everybody({})
         for node, process in self.processes.items():
             if not process.alive:
                 self.suspect(node)
