@@ -28,6 +28,7 @@ MIXED = {
     "marks are kept until the child knows the watermark where it stands": (600, 1262),
     "a sink and a source over one log are in regions that wait for nobody": (48,),
     "who holds its input ends an epoch that no source ends": (58, 227, 249, 3279, 5510),
+    "who is fed only round a loop is waited for, and waits for nobody at the end": (7155,),
     "an epoch that no source has cut is no sign of a lost log": (1800,),
     "a rollback that the controller did not live to record is none": (5161,),
 }

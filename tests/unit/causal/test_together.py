@@ -102,7 +102,7 @@ def test_input_waits_behind_the_epoch_of_the_hold() -> None:
     assert driver.get(DATA, 2, 1) == [1]
     assert driver.get(MARK, 1, 2) == []
     sent = [("sent", 1), ("sent", 1)]
-    assert driver.get(MARK, 2, 1) == [*sent, ("saved", 1), Flushed(1, 2)]
+    assert driver.get(MARK, 2, 1) == [*sent, ("saved", 1), Flushed(1, None)]
     assert driver.perform(driver.machine.resume(3)) == [2]
     assert driver.get(MARK, 2, 2) == [("sent", 2), ("sent", 2)]
 

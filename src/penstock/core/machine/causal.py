@@ -323,6 +323,8 @@ class CausalMachine(CausalPeers):
     def _waiting(self) -> int | None:
         """The least epoch that is still to come, if every sender's next one is here."""
         least = EPOCH_END
+        if self.finished:
+            return least
         for sender in self.senders:
             if sender in self._held:
                 least = min(least, *(m.time.epoch for m in self._held[sender][0]))

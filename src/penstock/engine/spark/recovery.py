@@ -385,7 +385,8 @@ class Recovery(AskedOfRecovery):
             # A plan for more failures takes the place of the one before.
             entry.planned_us, entry.restarted = now_us(), names
         if starts and self._pause_every is not None:
-            fed = [node for node in self.graph.order if self.graph.parents[node]]
+            # Who is fed only round a loop has no parents, but checkpoints.
+            fed = [node for node, kind in self.graph.kinds.items() if kind is not Kind.SOURCE]
             ahead = {e.node: e.start.completed for some in starts.values() for e in some}
             self._hold = GlobalHold(fed, self._pause_every, min(ahead.values()), ahead)
         loops = [e for some in starts.values() for e in some if e.node in self.graph.units]

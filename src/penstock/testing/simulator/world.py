@@ -354,7 +354,8 @@ class World:
         """Everybody holds its input after the next multiple."""
         every = self.shape.global_every
         if every is not None:
-            fed = [node for node, parents in self.shape.graph.parents.items() if parents]
+            kinds = self.shape.graph.kinds
+            fed = [node for node, kind in kinds.items() if kind is not Kind.SOURCE]
             ahead = {node: starts.get(node, -1) for node in fed}
             self.hold = self.mutant.hold(fed, every, min(ahead.values()), ahead)
 
