@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.delivery.guarantees import Guarantee
 from penstock.operators.watermark import WithWatermark
 from penstock.physical import Chain, PhysicalPlan, PlannedStage
 from penstock.regimes import Ephemeral, GlobalCheckpoint
@@ -20,6 +21,9 @@ def causal_graph(plan: PhysicalPlan) -> CausalGraph:
     """The nodes of a plan; edges inside a unit (:func:`loop_units`) are left out."""
     kinds = {node: _kind(plan, chain) for chain in plan.chains for node in chain.nodes}
     units = loop_units(plan)
+    lossy = _of(plan, lambda chain: chain.guarantee is Guarantee.AT_MOST_ONCE)
+    doubling = _of(plan, lambda chain: chain.guarantee is Guarantee.AT_LEAST_ONCE)
+    untraced = lossy | doubling
     parents: dict[int, tuple[int, ...]] = {}
     for chain in plan.chains:
         into = plan.links_into(chain.index)
@@ -34,10 +38,12 @@ def causal_graph(plan: PhysicalPlan) -> CausalGraph:
         kinds,
         parents,
         units,
-        _nodes(plan, lambda stage: stage.operator.asks),
-        _nodes(plan, lambda stage: not stage.operator.repeatable),
+        _nodes(plan, lambda stage: stage.operator.asks) - untraced,
+        _nodes(plan, lambda stage: not stage.operator.repeatable) - untraced,
         _of(plan, _is_logless),
         _of(plan, _is_clean),
+        lossy,
+        doubling,
     )
 
 
@@ -54,6 +60,8 @@ def _of(plan: PhysicalPlan, holds: Callable[[Chain], bool]) -> frozenset[int]:
 
 def _is_logless(chain: Chain) -> bool:
     """Whether its nodes forget what they have sent; a source has it again anyway."""
+    if chain.guarantee is Guarantee.AT_MOST_ONCE:
+        return True
     if chain.is_source:
         return isinstance(chain.regime, Ephemeral | GlobalCheckpoint)
     return not chain.regime.logged
@@ -89,13 +97,16 @@ def _kind(plan: PhysicalPlan, chain: Chain) -> Kind:
         return Kind.STATEFUL
     if chain.sinks and not plan.links_out_of(chain.index):
         return Kind.SINK
-    if any(stage.operator.asks for stage in chain.stages):
+    if chain.guarantee is Guarantee.AT_MOST_ONCE:
+        return Kind.STATELESS  # it has state, but nobody restores it
+    exactly = chain.guarantee is Guarantee.EXACTLY_ONCE
+    if exactly and any(stage.operator.asks for stage in chain.stages):
         return Kind.ORDERED
     watermark = any(isinstance(stage.operator, WithWatermark) for stage in chain.stages)
     if _is_clean(chain):
         # Rows of open epochs come again, and in an order that is always the same.
         keeps = watermark or not states <= {"none", "epoch"}
         return Kind.STATEFUL if keeps else Kind.STATELESS
-    if "ordered" in states:
+    if "ordered" in states and exactly:
         return Kind.ORDERED
     return Kind.STATELESS if states == {"none"} and not watermark else Kind.STATEFUL

@@ -193,7 +193,7 @@ class Flow:
 
     def guarantees(self, guarantee: str = "exactly-once") -> dict[str, str]:
         """What is promised of each stage's rows, by its name, if the flow's sinks want this."""
-        return {name: found.value for name, found in guarantees_of(self, guarantee).items()}
+        return {name: found.value for name, found in guarantees_of(self.stages, guarantee).items()}
 
     # -- running ---------------------------------------------------------------------------------
 

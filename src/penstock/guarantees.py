@@ -5,28 +5,27 @@ The rules are :mod:`penstock.core.delivery.guarantees`'; this only tells them ab
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import replace
 
 from penstock.connectors.base import Sink
+from penstock.connectors.persist import PersistSource, PersistWrite
 from penstock.core.delivery.guarantees import Guarantee, Member, guarantee_named, resolve
 from penstock.operators.base import SourceOperator
+from penstock.regimes import Causal, Regime
+from penstock.stage import Stage
 
-if TYPE_CHECKING:
-    from penstock.flow import Flow
-
-__all__ = ["guarantees_of"]
+__all__ = ["guarantees_of", "kept_promises"]
 
 
-def guarantees_of(flow: Flow, default: str | Guarantee) -> dict[str, Guarantee]:
+def guarantees_of(stages: Sequence[Stage], default: str | Guarantee) -> dict[str, Guarantee]:
     """The guarantee of every stage; wishes that do not go together are refused with the reason."""
-    children: dict[str, list[str]] = {stage.name: [] for stage in flow.stages}
-    for stage in flow.stages:
-        for source in stage.inputs:
-            children[source.stage.name].append(stage.name)
-        if stage.follows is not None:  # a persisted stream: the rows go on behind its sink
-            children[stage.follows.name].append(stage.name)
+    children: dict[str, list[str]] = {stage.name: [] for stage in stages}
+    for stage in stages:
+        for parent in _parents(stage):
+            children[parent.name].append(stage.name)
     members = {}
-    for stage in flow.stages:
+    for stage in stages:
         operator = stage.operator
         members[stage.name] = Member(
             stage.name,
@@ -36,3 +35,40 @@ def guarantees_of(flow: Flow, default: str | Guarantee) -> dict[str, Guarantee]:
             idempotent=not isinstance(operator, Sink) or operator.idempotent,
         )
     return resolve(guarantee_named(default), members)
+
+
+def kept_promises(
+    stages: Sequence[Stage], default: Guarantee, regime: Regime
+) -> dict[str, Guarantee]:
+    """What each stage does: what the sinks behind it need, or more.
+
+    Loops, persisted streams and the regimes other than ``Causal`` know only exactly once; so does
+    whoever feeds them.
+    """
+    guarantees_of(stages, default)  # refuses what does not go together
+    wishes = [stage if stage.operator.sink else replace(stage, guarantee=None) for stage in stages]
+    promised = guarantees_of(wishes, default)
+    waiting = [stage for stage in stages if _is_exact(stage, regime)]
+    seen = set(waiting)
+    while waiting:
+        stage = waiting.pop()
+        promised[stage.name] = Guarantee.EXACTLY_ONCE
+        above = [parent for parent in _parents(stage) if parent not in seen]
+        seen.update(above)
+        waiting += above
+    return promised
+
+
+def _parents(stage: Stage) -> list[Stage]:
+    """Who feeds a stage; a persisted stream is fed by its sink."""
+    found = [source.stage for source in stage.inputs]
+    return found if stage.follows is None else [*found, stage.follows]
+
+
+def _is_exact(stage: Stage, regime: Regime) -> bool:
+    operator = stage.operator
+    persists = isinstance(operator, PersistWrite) or (
+        isinstance(operator, SourceOperator) and isinstance(operator.source, PersistSource)
+    )
+    causal = isinstance(stage.regime or regime, Causal)
+    return persists or stage.loop is not None or not causal

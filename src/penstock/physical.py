@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import cycle
 from pathlib import Path
 
@@ -19,9 +20,11 @@ import pyarrow as pa
 
 from penstock.connectors.base import Kept, Sink
 from penstock.connectors.persist import PersistSource
+from penstock.core.delivery.guarantees import Guarantee, guarantee_named
 from penstock.core.time import Time
 from penstock.errors import GraphError, SettingsError
 from penstock.flow import Flow, Loop
+from penstock.guarantees import kept_promises
 from penstock.operators.base import (
     Broadcast,
     Exchange,
@@ -111,6 +114,7 @@ class Chain:
     regime: Regime = field(default_factory=Causal)
     pause: str = "normal"
     part: str | None = None
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
 
     @property
     def is_source(self) -> bool:
@@ -249,6 +253,7 @@ def physical_plan(
     parallelism: int,
     recorded: Mapping[str, int] | None = None,
     regime: Regime | None = None,
+    guarantee: str = "exactly-once",
 ) -> PhysicalPlan:
     """Plan a flow for about ``parallelism`` shards per chain.
 
@@ -260,7 +265,8 @@ def physical_plan(
     _check(flow, stages)
     default = regime or Causal()
     stages = with_persisted(stages, _fuse(stages), default)
-    return _lay_out(flow, stages, _fuse(stages), parallelism, recorded or {}, default)
+    promised = kept_promises(stages, guarantee_named(guarantee), default)
+    return _lay_out(flow, stages, _fuse(stages), parallelism, recorded or {}, default, promised)
 
 
 def _readers(stages: Sequence[Stage]) -> dict[tuple[Stage, int], list[Stage]]:
@@ -415,6 +421,7 @@ def _lay_out(
     parallelism: int,
     recorded: Mapping[str, int],
     default: Regime,
+    promised: Mapping[str, Guarantee],
 ) -> PhysicalPlan:
     members: dict[Stage, list[Stage]] = {}
     for stage in stages:
@@ -442,6 +449,7 @@ def _lay_out(
                 regime_of(head, default),
                 pause_of(run),
                 head.part,
+                reduce(Guarantee.join, (promised[stage.name] for stage in run)),
             )
         )
         next_node += shards

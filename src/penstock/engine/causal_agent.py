@@ -360,6 +360,7 @@ class CausalAgent:
         budget = self.run["log_bytes"]
         logged = node not in self.run["logless"]
         checkpointed = Kind(self.run["kinds"][node]) in _WITH_STATE
+        traced = node not in self.run["untraced"]
         if self.tracking is not None and counted is not None:
             return CausalLoop(
                 node,
@@ -385,6 +386,7 @@ class CausalAgent:
                 start=start,
                 budget_bytes=budget,
                 logged=logged,
+                traced=traced,
             )
         return CausalMachine(
             node,
@@ -399,6 +401,7 @@ class CausalAgent:
             budget_bytes=budget,
             clean=self._is_clean(node),
             logged=logged,
+            traced=traced,
             checkpoint_every=self._every(node) if self._is_clean(node) else None,
             eager=isinstance(chain.regime, Eager) and checkpointed,
             hold_after=hold_after,
@@ -432,6 +435,8 @@ class CausalAgent:
             linger_us=self.run["linger_us"],
             node=runner,
             start=start,
+            position_first=runner.node in self.run["position_first"],
+            machines=not self.run["one_machine"],
         )
         try:
             driver.begin(base)

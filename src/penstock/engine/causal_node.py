@@ -204,11 +204,11 @@ class CausalRunner(NodeRunner):
             self._cut_us = cut_us
             self.perform(machine.cut(epoch, watermark_us, machine.offset))
 
-    def record(self, record: dict[str, Any]) -> None:
+    def record(self, record: dict[str, Any], sync: bool = True) -> None:
         """What a source must remember before anything else."""
         log = self.reader.log
         if log is not None:
-            self.writes.add(partial(log.append, record), lambda: None)
+            self.writes.add(partial(log.append, record, sync), lambda: None)
 
     # -- effects ---------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class CausalRunner(NodeRunner):
     def _note(self) -> None:
         """What the step got from elsewhere belongs to it."""
         values = self.chain.outside.take()
-        if values:
+        if values and self.causal.traced:
             self.causal.noted(values)
 
     def _recall(self, effect: Recall) -> None:

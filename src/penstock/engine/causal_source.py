@@ -53,7 +53,7 @@ class SourceNode(Protocol):
     def ended(self, epoch: int, watermark_us: int | None, cut_us: int) -> None:
         """The reader has come to the end of an epoch; ``StoreCut`` follows."""
 
-    def record(self, record: Record) -> None:
+    def record(self, record: Record, sync: bool = True) -> None:
         """This must be durable before anything else happens."""
 
     def in_turn(self, then: Callable[[], None]) -> None:
@@ -68,6 +68,12 @@ class CausalSourceDriver(SourceDriver):
     start: Start | None = None
     reading: bool = False
     """Whether the script of a restart is done."""
+    position_first: bool = False
+    """Whether where it has read to is noted before what it read leaves: it is not read again, or
+    at least not in a later epoch."""
+    machines: bool = False
+    """Whether the flow has several machines, so that notes must outlive this one.  Where it has
+    one, whoever has seen more than the last cut goes with it."""
     _read_to: int = 0
 
     def begin(self, base: Record | None) -> None:
@@ -154,15 +160,21 @@ class CausalSourceDriver(SourceDriver):
     def _emit(self, batch: pa.RecordBatch) -> None:
         journal = self.reader.journal()
         if journal is not None and self.log is not None:
-            record = {"epoch": self._epoch, "journal": journal}
-            if self.node is None:
-                self.log.append(record)
-            else:
-                self.node.record(record)
+            self._note({"epoch": self._epoch, "journal": journal})
+        if self.position_first:
+            self._read_to += batch.num_rows
+            self._note({"epoch": self._epoch, "ahead": self._read_to}, sync=self.machines)
         self.rows += batch.num_rows
         self.batches += 1
         if self.node is not None:
             self.node.read(batch, self._epoch)
+
+    def _note(self, record: Record, sync: bool = True) -> None:
+        """Remember something before the rows that depend on it leave."""
+        if self.node is not None:
+            self.node.record(record, sync)
+        elif self.log is not None:
+            self.log.append(record, sync)
 
     def _end_epoch(self, now: int, watermark_us: int | None = None, record: bool = True) -> None:
         position = self.reader.position()

@@ -47,8 +47,8 @@ class RecordLog(Protocol):
     def compact(self, after_epoch: int | None) -> None:
         """Put one record in the place of those up to an epoch."""
 
-    def append(self, record: dict[str, Any]) -> None:
-        """Make a record durable."""
+    def append(self, record: dict[str, Any], sync: bool = True) -> None:
+        """Make a record durable; without ``sync`` it need not outlive the machine."""
 
 
 Cut = Callable[[int, int | None, int], None]

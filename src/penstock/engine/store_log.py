@@ -65,8 +65,8 @@ class StoreLog:
             return []
         return _parse(data, self.path)[0]
 
-    def append(self, record: Record) -> None:
-        """Add a record; returns when it is durable."""
+    def append(self, record: Record, sync: bool = True) -> None:
+        """Add a record; returns when it is durable, without ``sync`` only if processes crash."""
         descriptor = self._open() if self._descriptor is None else self._descriptor
         line = _line(record)
         if self._failed == line and self._ends_with(line):
@@ -78,7 +78,7 @@ class StoreLog:
             written = os.write(descriptor, line)
             while written < len(line):
                 written += os.write(descriptor, line[written:])
-            if self.sync:
+            if self.sync and sync:
                 os.fdatasync(descriptor)
         except OSError:
             self._failed = line

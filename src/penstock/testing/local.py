@@ -45,7 +45,9 @@ __all__ = ["LocalQuery", "run_local", "start_local"]
 def start_local(flow: Flow, hosts: int = 2, **options: Any) -> LocalQuery:
     """Start a flow on ``hosts`` threads; the handle reads like that of ``flow.start``."""
     settings = RunSettings.checked({"hosts": hosts, **options})
-    plan = physical_plan(flow, settings.parallelism or hosts, regime=settings.regime)
+    plan = physical_plan(
+        flow, settings.parallelism or hosts, None, settings.regime, settings.guarantee
+    )
     store, resume, base, flow_id = prepare_run(flow, plan, settings)
     query = LocalQuery(
         None,

@@ -85,7 +85,7 @@ class Bench:
         return self.seen
 
     # the log
-    def append(self, record: dict[str, Any]) -> None:
+    def append(self, record: dict[str, Any], sync: bool = True) -> None:
         self.did.append(("record", record["epoch"], record["position"], record["journal"]))
 
     def compact(self, after_epoch: int | None) -> None:

@@ -118,7 +118,13 @@ _REPORT = _struct(
     facts=_many(_FACT),
 )
 _SAVED = _struct(Saved, report=_REPORT)
-_STORED = _struct(Stored, checkpoints=_many(_SAVED), determinants=_many(_DIFF), cuts=_many(_CUT))
+_STORED = _struct(
+    Stored,
+    checkpoints=_many(_SAVED),
+    determinants=_many(_DIFF),
+    cuts=_many(_CUT),
+    ahead=_STAMP,
+)
 _START = _struct(
     Start,
     stamp=_STAMP,

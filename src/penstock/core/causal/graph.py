@@ -52,6 +52,12 @@ class CausalGraph:
     One that begins to log counts as such until the low epoch has passed what it had forgotten."""
     clean: frozenset[int] = frozenset()
     """Nodes that make output only when they complete an epoch, and start at the end of one."""
+    lossy: frozenset[int] = frozenset()
+    """Nodes that promise at most once: one that is lost starts at the present epoch, with nothing,
+    and is sent nothing again.  They keep neither logs nor checkpoints."""
+    doubling: frozenset[int] = frozenset()
+    """Nodes that promise at least once: one that is lost is sent everything of open epochs again,
+    and sends what it makes of it, whoever may have it."""
     children: Mapping[int, tuple[int, ...]] = field(init=False)
     members: Mapping[int, tuple[int, ...]] = field(init=False)
     """Per node: those that fail with it, itself included."""
@@ -86,6 +92,11 @@ class CausalGraph:
         for node in sorted(self.unrepeatable):
             if self.kinds[node] is Kind.SOURCE:
                 raise GraphError(f"source {node} is unrepeatable: a source must be able to replay")
+        for node in sorted(self.untraced):
+            if node in self.units or node in self.clean:
+                raise GraphError(f"node {node} is in a loop, or clean: it has to be exactly once")
+            if not self.untraced.issuperset(children[node]):
+                raise GraphError(f"node {node} promises less than a node that it feeds")
         object.__setattr__(self, "parents", parents)
         object.__setattr__(self, "children", children)
         object.__setattr__(self, "members", members)
@@ -118,6 +129,11 @@ class CausalGraph:
         """The nodes that hold what an unrepeatable one of these made, and these ones."""
         lost = self.unrepeatable.intersection(failed)
         return frozenset(below for node in lost for below in self.descendants[node])
+
+    @property
+    def untraced(self) -> frozenset[int]:
+        """Nodes whose steps nobody knows: what they make carries no diffs, and has no order."""
+        return self.lossy | self.doubling
 
     def is_clean(self, node: int) -> bool:
         """Whether a node starts at the end of an epoch, without anything of later ones."""
@@ -191,7 +207,7 @@ class CausalGraph:
             ordered = self.kinds[node] is Kind.ORDERED and not line
             if ordered or (node in self.noted and self.kinds[node] is not Kind.SINK):
                 found.add(node)
-        return frozenset(found)
+        return frozenset(found) - self.untraced
 
 
 def _children(parents: Mapping[int, tuple[int, ...]]) -> dict[int, tuple[int, ...]]:

@@ -25,12 +25,16 @@ class Knowledge:
     completed: dict[int, int] = field(default_factory=dict)
     newest: int = -1
 
-    def learn(self, report: Report) -> None:
-        """A survivor's report, or that of a checkpoint that will be used."""
-        self.completes(report.node, report.completed)
+    def learn(self, report: Report, completes: bool = True) -> None:
+        """A survivor's report, or that of a checkpoint that will be used.
+
+        Nodes that skip epochs have nothing to say about what others have completed.
+        """
         self.newest = max(self.newest, report.newest)
-        for sender, position in report.clock.items():
-            self.completes(sender, position.epoch)
+        if completes:
+            self.completes(report.node, report.completed)
+            for sender, position in report.clock.items():
+                self.completes(sender, position.epoch)
         for diff in report.diffs:
             self.learn_diff(diff)
         for fact in report.facts:

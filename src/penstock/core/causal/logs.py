@@ -230,6 +230,11 @@ class PayloadLog:
                         found[part.link] = part
         return found
 
+    def forgotten_marks(self, child: int) -> tuple[Part, ...]:
+        """Per link, the newest mark of those that the log does not hold any more."""
+        stated = self._outgoing[child].stated
+        return tuple(stated[link] for link in sorted(stated))
+
     def over_budget(self) -> list[tuple[int, Bundle]]:
         """(child, bundle) to move out of memory until the rest fits the budget, oldest first.
 

@@ -22,6 +22,12 @@ When an **unrepeatable** node is lost, what it made after some epoch is void.  E
 goes back with it, to the newest epoch at which all of them with state have checkpoints; these have
 nothing of later epochs.  Nothing that the node made before that is ever asked for again.
 
+A node that promises **at most once** starts at the present epoch: the newest of which anybody who
+survives has seen a row.  Its senders send it only what comes after that; what it has sent cannot
+come again.  One that promises **at least once** is planned like any other.  But nobody knows of its
+steps, so it is sent all of its open epochs again, and makes them again at stamps that nobody has
+seen.
+
 A live sender whose log does not reach back to a failed child's position joins the failed set
 (``joining``); the controller then fences it, asks again and plans again.
 
@@ -39,6 +45,7 @@ from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.core.causal.knowledge import Knowledge
 from penstock.core.causal.reports import Plan, Report, Saved, Start, Stored
 from penstock.core.causal.times import END, ZERO, Stamp
+from penstock.core.progress.marks import EPOCH_END
 
 __all__ = ["limited", "plan"]
 
@@ -55,17 +62,22 @@ def plan(
     known = Knowledge()
     for node in sorted(reports):
         if node not in failed:
-            known.learn(reports[node])
+            known.learn(reports[node], completes=node not in graph.lossy)
     for node in sorted(stored):
         known.newest = max([known.newest, *(cut.epoch for cut in stored[node].cuts)])
     known.newest += 1
     starts: dict[int, Start] = {}
     voided = graph.voided(failed)
     commons = _voided_epochs(graph, voided, stored)
+    present = _present(failed, reports, stored)
     for node in reversed(graph.order):
         if node not in failed:
             continue
         positions = _positions(graph, node, reports, starts)
+        if node in graph.lossy:
+            found = stored.get(node, _NOTHING)
+            starts[node] = _start_at(graph, node, present, positions, found, known.newest)
+            continue
         if node in graph.units and node not in commons:
             everybody = {m: _positions(graph, m, reports, starts) for m in graph.members[node]}
             commons.update(dict.fromkeys(everybody, _common_epoch(stored, everybody)))
@@ -74,7 +86,8 @@ def plan(
         if observed > min((p.epoch for p in positions.values()), default=observed):
             deadlines.setdefault(observed, END)
         found = stored.get(node, _NOTHING)
-        needed = max([observed, *(p.epoch for p in positions.values())])
+        ends = (p.epoch for child, p in positions.items() if child not in graph.lossy)
+        needed = max([observed, *ends])
         if node in stored and node not in voided and (lost := _lost(graph, node, found, needed)):
             return Plan(failed, impossible=lost)
         if node in commons:
@@ -213,9 +226,53 @@ def _joining(
                 for node in failed
                 for parent in graph.parents[node]
                 if parent not in failed
+                and node not in graph.lossy
                 and not reports[parent].floors[node].reaches(starts[node].clock[parent])
             }
         )
+    )
+
+
+def _present(
+    failed: frozenset[int], reports: Mapping[int, Report], stored: Mapping[int, Stored]
+) -> int:
+    """The newest epoch that anything which survives knows of; ends of streams do not count."""
+    known = [-1]
+    for node, report in reports.items():
+        if node not in failed:
+            marked = (position.epoch for position in report.clock.values())
+            known += [report.rows, report.newest, report.completed, *marked]
+    for found in stored.values():
+        known += [found.through, *(cut.epoch for cut in found.cuts)]
+        for saved in found.checkpoints:
+            known += [saved.report.completed, saved.report.newest, saved.report.rows]
+    return max(epoch for epoch in known if epoch < EPOCH_END)
+
+
+def _start_at(
+    graph: CausalGraph,
+    node: int,
+    epoch: int,
+    positions: Mapping[int, Position],
+    stored: Stored,
+    horizon: int,
+) -> Start:
+    """Start with nothing, after an epoch."""
+    completed = max([epoch, *(position.epoch for position in positions.values())])
+    top = max([ZERO, *(position.stamp for position in positions.values())])
+    past = [cut for cut in stored.cuts if cut.epoch <= completed]
+    return Start(
+        node,
+        None,
+        top,
+        completed,
+        {parent: Position(ZERO, completed) for parent in graph.parents[node]},
+        positions,
+        top=top,
+        horizon=horizon,
+        offset=max([stored.ahead[0], *(cut.offset for cut in past)]),
+        watermark_us=past[-1].watermark_us if past else None,
+        observed=completed,
     )
 
 
@@ -281,7 +338,7 @@ def _start_stateless(
         stamp = ZERO
     completed = min((position.epoch for position in positions.values()), default=last)
     trim = _bind(graph, node, known, stored, top, ZERO)
-    offset = 0
+    offset = ahead = 0
     begun = -1
     cuts = stored.cuts
     past = [cut for cut in cuts if cut.epoch <= completed]
@@ -290,6 +347,9 @@ def _start_stateless(
         offset = max([handled[0] if handled else 0, *(cut.offset for cut in past)])
         read = [link for link in known.steps.get(node, {}).values() if link is not None]
         begun = max((link.epoch for link in read if link.node == origin(node)), default=-1)
+        if stored.ahead[1] > last:
+            # What was read of an open epoch stays in it: those who skip it must not get it again.
+            ahead, begun = stored.ahead[0], max(begun, stored.ahead[1])
     targets = known.targets(node, stamp, completed, deadlines)
     return Start(
         node,
@@ -310,6 +370,7 @@ def _start_stateless(
         cuts=tuple(cut for cut in cuts if cut.epoch > completed),
         watermark_us=past[-1].watermark_us if past else None,
         begun=begun,
+        ahead=ahead,
     )
 
 

@@ -31,6 +31,8 @@ class Report:
     facts: tuple[Fact, ...] = ()
     watermark_us: int | None = None
     """The node's own, after ``completed``."""
+    rows: int = -1
+    """The largest epoch of rows that it handled or made; the end of a stream is none."""
 
 
 class Saved(NamedTuple):
@@ -58,6 +60,9 @@ class Stored:
     cuts: tuple[Cut, ...] = ()
     through: int = -1
     """No record of an epoch up to this one is missing, though there may be none of it."""
+    ahead: tuple[int, int] = (0, -1)
+    """(Sources of nodes that promise at most once) the offset that was noted before the last rows
+    left, and their epoch."""
 
 
 class Target(NamedTuple):
@@ -110,6 +115,8 @@ class Start:
     """(Sources) the newest epoch of which somebody has rows."""
     observed: int = -1
     """The newest epoch that somebody below is known to have completed."""
+    ahead: int = 0
+    """(Sources) rows before this offset that are in no cut belong to ``begun``."""
 
 
 @dataclass(frozen=True)

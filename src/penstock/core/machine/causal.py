@@ -106,6 +106,7 @@ class CausalMachine(CausalPeers):
         checkpoint_every: int | None = None,
         eager: bool = False,
         hold_after: int | None = None,
+        traced: bool = True,
     ) -> None:
         super().__init__(
             node,
@@ -123,6 +124,7 @@ class CausalMachine(CausalPeers):
             logged=logged,
             stateful=stateful,
             eager=eager,
+            traced=traced,
         )
         if checkpoint is not None:
             self.watermark_us = checkpoint.report.watermark_us
@@ -372,6 +374,7 @@ class CausalMachine(CausalPeers):
             return []
         for message in data:
             self.newest = max(self.newest, message.time.epoch)
+            self.newest_rows = max(self.newest_rows, message.time.epoch)
             if message.time.epoch <= self._aligner.completed:
                 raise PeerError(
                     f"node {self.node}: node {message.sender} sent rows of epoch "

@@ -66,8 +66,11 @@ class CausalOutput(NodeMachine):
         logged: bool,
         forgets_epochs: bool,
         eager: bool,
+        traced: bool,
     ) -> None:
         super().__init__(node, inputs, outlets, incarnation, incarnations, completed, tracking)
+        self.traced = traced
+        """Whether what it makes says what it was made from."""
         self.determined = determined
         self._logged = logged
         self._forgets_epochs = forgets_epochs
@@ -89,6 +92,8 @@ class CausalOutput(NodeMachine):
         """The newest epoch whose checkpoint is durable, if output waits for that."""
         self.stamp: Stamp = ZERO
         self.newest = self.completed_epoch
+        self.newest_rows = -1
+        """The largest epoch of rows that were handled or made."""
         self.log = PayloadLog(self.children, budget_bytes)
         self.positions = {child: Position() for child in self.children}
         self._open = dict.fromkeys(self.children, is_open)
@@ -193,7 +198,7 @@ class CausalOutput(NodeMachine):
                 parts = [part for part in parts if part.kind == MARK]
             if parts:
                 link = Link(self.node, stamp, max(part.time.epoch for part in parts))
-                diff: Diff = (link, *made_from) if known else ()
+                diff: Diff = (link, *made_from) if known and self.traced else ()
                 self.log.append(child, Bundle(stamp, diff, tuple(parts)))
         for child in step.parts:
             effects += self._flush(child)
@@ -237,7 +242,10 @@ class CausalOutput(NodeMachine):
             for link, outlet in self.outlets.items()
             if child in outlet.targets and link not in self.inside
         )
-        return self._sends(child, Bundle(ZERO, (), parts))
+        # A node without a log may have told the one before of later marks, and not tell them again.
+        later = tuple(p for p in self.log.forgotten_marks(child) if p.time.epoch > epoch)
+        told = self._sends(child, Bundle(ZERO, (), parts))
+        return told + self._sends(child, Bundle(ZERO, (), later))
 
     def _sends(self, child: int, bundle: Bundle) -> list[CausalEffect]:
         effects: list[CausalEffect] = []

@@ -55,6 +55,7 @@ class CausalPeers(CausalOutput):
         logged: bool,
         stateful: bool,
         eager: bool,
+        traced: bool,
     ) -> None:
         super().__init__(
             node,
@@ -71,6 +72,7 @@ class CausalPeers(CausalOutput):
             logged,
             forgets_epochs=stateful and not clean,
             eager=eager,
+            traced=traced,
         )
         self.senders = sorted(
             {sender for link, ids in inputs.items() if link not in inside for sender in ids}
@@ -154,6 +156,7 @@ class CausalPeers(CausalOutput):
             tuple(self.diffs.diffs),
             self.diffs.facts,
             self.watermark_us,
+            self.newest_rows,
         )
 
     def fence(self, fences: Mapping[int, int], round_: int) -> list[CausalEffect]:

@@ -87,6 +87,7 @@ def script(start: Start) -> list[Scripted]:
         found.append(Scripted(begin, end, target.made_from.epoch, None, target.stamp))
         cursor = max(cursor, end)
     cuts_before(None, None)
+    read_to(start.ahead, start.begun, None)
     return found
 
 
@@ -109,6 +110,7 @@ class CausalSource(CausalMachine):
         start: Start | None = None,
         budget_bytes: int | None = None,
         logged: bool = True,
+        traced: bool = True,
     ) -> None:
         super().__init__(
             node,
@@ -119,6 +121,7 @@ class CausalSource(CausalMachine):
             start=start,
             budget_bytes=budget_bytes,
             logged=logged,
+            traced=traced,
         )
         self.offset = start.offset if start is not None else 0
         self._script = script(start) if start is not None else []
@@ -139,6 +142,7 @@ class CausalSource(CausalMachine):
         require(start == self.offset, f"source {self.node}: rows {start} after {self.offset}")
         self.offset = end
         self.newest = max(self.newest, epoch)
+        self.newest_rows = max(self.newest_rows, epoch)
         self._step = Step((Link(origin(self.node), (end, start), epoch),), Turn(None, None, None))
 
     def cut(  # type: ignore[override]
@@ -180,6 +184,7 @@ class CausalSource(CausalMachine):
             return [Complete(item.epoch, item.cut.watermark_us, 0)]
         self.offset = item.end
         self.newest = max(self.newest, item.epoch)
+        self.newest_rows = max(self.newest_rows, item.epoch)
         made_from = Link(origin(self.node), (item.end, item.start), item.epoch)
         self._step = Step((made_from,), turn)
         return [ReadAgain(item.start, item.end, item.epoch)]

@@ -464,6 +464,7 @@ class Controller(HostEvents):
         }
         if recovery is not None:
             body |= recovery.assignment(self.settings) | {"stopping": self._stopping}
+            body["one_machine"] = self._one_machine()
         if self.live_plan is not None:
             body["orders"] = self.live_plan.orders
         return body

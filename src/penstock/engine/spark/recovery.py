@@ -305,6 +305,13 @@ class Recovery(AskedOfRecovery):
             "determined": sorted(self.graph.determined),
             "logless": sorted(self.graph.logless),
             "clean": sorted(self.graph.clean),
+            "untraced": sorted(self.graph.untraced),
+            "position_first": sorted(
+                node
+                for node in self.graph.kinds
+                if self.graph.kinds[node] is Kind.SOURCE
+                and not self.graph.lossy.isdisjoint(self.graph.descendants[node])
+            ),
             "checkpoint_s": None if self._purges else settings.s("checkpointInterval"),
             "copies": settings.logs == "copies",
             "log_bytes": settings.logBytes,
@@ -545,7 +552,13 @@ class Recovery(AskedOfRecovery):
         kind = self.graph.kinds[node]
         if kind is Kind.SOURCE:
             records = self._boundaries(node).read()
-            return Stored(cuts=cuts_of(records), through=seen_epoch(records))
+            return Stored(
+                cuts=cuts_of(records),
+                through=seen_epoch(records),
+                ahead=max(
+                    ((r["ahead"], r["epoch"]) for r in records if "ahead" in r), default=(0, -1)
+                ),
+            )
         if kind is Kind.STATELESS:
             return Stored()
         if kind is Kind.SINK:

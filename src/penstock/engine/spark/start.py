@@ -155,17 +155,23 @@ def _plan(
     recorded = {} if store is None else store.recorded_shards()
     if settings.hosts is None and settings.parallelism is None:
         fit = max(1, hosts_that_fit(context, None, useful=1 << 30) - settings.standby)
-        plan = physical_plan(flow, max(1, min(fit, 8)), recorded, settings.regime)
+        plan = physical_plan(
+            flow, max(1, min(fit, 8)), recorded, settings.regime, settings.guarantee
+        )
         nodes = sum(chain.shards for chain in plan.chains if not chain.on_driver)
         return max(1, min(fit, nodes)), plan
     if settings.hosts is None:
-        plan = physical_plan(flow, settings.parallelism or 1, recorded, settings.regime)
+        plan = physical_plan(
+            flow, settings.parallelism or 1, recorded, settings.regime, settings.guarantee
+        )
         nodes = sum(chain.shards for chain in plan.chains if not chain.on_driver)
         fit = hosts_that_fit(context, None, useful=max(1, nodes) + settings.standby)
         return max(1, fit - settings.standby), plan
     spare = settings.standby
     hosts = hosts_that_fit(context, settings.hosts + spare, useful=settings.hosts + spare) - spare
-    return hosts, physical_plan(flow, settings.parallelism or hosts, recorded, settings.regime)
+    return hosts, physical_plan(
+        flow, settings.parallelism or hosts, recorded, settings.regime, settings.guarantee
+    )
 
 
 def _check_shippable(plan: PhysicalPlan) -> None:
