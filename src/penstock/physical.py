@@ -182,6 +182,11 @@ class PhysicalPlan:
         """Every sink stage with its chain."""
         return [(name, chain) for chain in self.chains for name in chain.sinks]
 
+    @property
+    def keeps_files(self) -> bool:
+        """Whether a connector keeps files in the flow's store."""
+        return any(isinstance(s.operator, Kept) for chain in self.chains for s in chain.stages)
+
     def keep_in(self, directory: Path, sync: bool) -> None:
         """Tell the connectors that keep files in the flow's store where that is."""
         for chain in self.chains:

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from penstock.connectors.base import SourceContext
@@ -336,7 +335,7 @@ class CausalAgent:
     def _store(self, node: int, incarnation: int) -> NodeStore:
         chain = self.plan.chain_of_node(node)
         return NodeStore(
-            Path(self.run["store"]),
+            self.run["store"],
             chain.name,
             node - chain.first_node,
             incarnation,

@@ -29,6 +29,7 @@ from penstock.engine.chain_state import ChainState, StageState
 from penstock.engine.description import ChainInfo, FlowDescription
 from penstock.engine.durable import Beginnings, NodeStore, read_stored, stored_incarnation
 from penstock.engine.durable.node_store import state_folder
+from penstock.engine.storage import StoreLike, storage_of
 from penstock.errors import SettingsError
 
 __all__ = ["adapted", "cleaned", "fit_store", "foreign_stages"]
@@ -37,13 +38,13 @@ _VERTEX = "vertex"
 
 
 def fit_store(
-    directory: Path, now: FlowDescription, published: int, drop: Sequence[str]
+    where: StoreLike, now: FlowDescription, published: int, drop: Sequence[str]
 ) -> FlowDescription:
     """Bring a store in line with a flow, or refuse; the flow's description, with what is foreign.
 
     ``published`` is the last epoch that all sinks have; the states of the stages ``drop`` go.
     """
-    was = FlowDescription.read(directory)
+    was = FlowDescription.read(where)
     if was is None:
         return now
     known = [stage.name for chain in (*was.chains, *now.chains) for stage in chain.stages]
@@ -52,6 +53,14 @@ def fit_store(
             raise SettingsError(f"dropState: there is no stage {name!r}, and there was none")
     if not drop and _shape(was) == _shape(now):
         return replace(now, foreign=was.foreign, begun=was.begun)
+    directory = storage_of(where).directory
+    if directory is None:
+        raise SettingsError(
+            f"the flow has changed since {storage_of(where)} was written; only a store that is a "
+            "directory can be brought in line with that: undo the change, or give a new "
+            "checkpointLocation",
+            path=str(where),
+        )
     homes = _homes(directory, was, now, drop)
     foreign = {
         f"{chain.name}[{shard}]": _vintages(directory, was, old, shard)
@@ -147,7 +156,7 @@ def _said(directory: Path, chain: ChainInfo, problem: str) -> str:
         store = NodeStore(
             directory, chain.name, shard, stored_incarnation(directory, chain.name, shard)
         )
-        if store.path.exists():
+        if store.exists():
             found = store.epochs()
             epochs |= set(found.values())
             size += max((store.size(key) for key in found), default=0)
@@ -162,7 +171,7 @@ def _vintages(
     """Up to which key a node's checkpoints were made by which stages."""
     incarnation = stored_incarnation(directory, old.name, shard)
     store = NodeStore(directory, old.name, shard, incarnation)
-    newest = store.newest() if store.path.exists() else 0
+    newest = store.newest() if store.exists() else 0
     before = tuple(was.foreign.get(f"{old.name}[{shard}]", ()))
     return (*before, (newest, tuple(stage.name for stage in old.stages)))
 

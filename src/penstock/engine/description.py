@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 from penstock.core.causal.graph import CausalGraph, Kind
-from penstock.engine.store_log import write_durably
+from penstock.engine.storage import StoreLike, storage_of
 from penstock.errors import SettingsError
 from penstock.physical import PhysicalPlan, PlannedStage, route
 
@@ -135,19 +135,22 @@ class FlowDescription:
             dict(plain["begun"]),
         )
 
-    def write(self, directory: Path) -> None:
+    def write(self, store: StoreLike) -> None:
         """Put it into a store, durably; nothing happens if it is there already."""
         data = json.dumps(self.to_plain(), indent=1).encode()
-        path = directory / FLOW_FILE
-        if not path.exists() or path.read_bytes() != data:
-            write_durably(path, data)
+        storage = storage_of(store)
+        with suppress(FileNotFoundError):
+            if storage.read(FLOW_FILE) == data:
+                return
+        storage.write(FLOW_FILE, data)
 
     @classmethod
-    def read(cls, directory: Path) -> FlowDescription | None:
+    def read(cls, store: StoreLike) -> FlowDescription | None:
         """What a store says; None: it says nothing."""
-        path = directory / FLOW_FILE
+        storage = storage_of(store)
+        path = f"{storage}/{FLOW_FILE}"
         try:
-            plain = json.loads(path.read_text())
+            plain = json.loads(storage.read(FLOW_FILE))
             if plain["format"] != _FORMAT:
                 raise SettingsError(
                     f"{path} has format {plain['format']}, this version of Penstock reads "
@@ -160,7 +163,7 @@ class FlowDescription:
             raise SettingsError(
                 f"{path} is damaged ({error!r}); remove it and start the flow again, which writes "
                 "it anew",
-                path=str(path),
+                path=path,
             ) from error
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from penstock.core.causal.graph import Kind
@@ -19,7 +18,7 @@ from penstock.core.causal.reports import Plan, Start, Stored
 from penstock.core.machine.recovery import Record, RecoveryMachine, Refuse
 from penstock.core.progress.marks import EPOCH_END
 from penstock.engine.description import ChainInfo, FlowDescription
-from penstock.engine.store_log import write_durably
+from penstock.engine.storage import StoreLike, storage_of
 from penstock.errors import SettingsError
 
 __all__ = ["Mark", "going_back", "oldest_epoch", "preview_rows"]
@@ -157,32 +156,36 @@ def _replays(chain: ChainInfo, starts: list[Start], stored: StoredNodes) -> str:
     return "its input from the beginning" if epoch < 0 else f"its input after epoch {epoch}"
 
 
+_MARK = "rollback.json"
+
+
 class Mark:
     """``rollback.json``: a rollback that waits for a driver.
 
     It is asked for while no driver runs the flow; the next one does it first.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.path = directory / "rollback.json"
+    def __init__(self, store: StoreLike) -> None:
+        self._storage = storage_of(store)
+        self.path = f"{self._storage}/{_MARK}"
 
     def read(self) -> int | None:
         """The epoch to go back to; None: nothing was asked for."""
         try:
-            to = json.loads(self.path.read_text())["to"]
+            to = json.loads(self._storage.read(_MARK))["to"]
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
             raise SettingsError(
                 f"{self.path} is damaged ({error!r}); remove it and ask for the rollback again",
-                path=str(self.path),
+                path=self.path,
             ) from error
         return int(to)
 
     def write(self, to: int) -> None:
         """Ask for a rollback, durably."""
-        write_durably(self.path, json.dumps({"to": to}).encode())
+        self._storage.write(_MARK, json.dumps({"to": to}).encode())
 
     def clear(self) -> None:
         """It is done, or not wanted any more."""
-        self.path.unlink(missing_ok=True)
+        self._storage.delete(_MARK)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
+
+from pyarrow import fs
 
 from penstock.core.delivery.guarantees import Guarantee
 from penstock.durations import Duration, duration_us
@@ -29,7 +32,7 @@ class RunSettings:
 
     hosts: int | None = None
     parallelism: int | None = None
-    checkpointLocation: str | None = None
+    checkpointLocation: str | os.PathLike[str] | fs.FileSystem | None = None
     availableNow: bool = False
     epochInterval: Duration = "100 ms"
     drainTimeout: Duration = "1500 ms"

@@ -42,7 +42,9 @@ class SourceRecord:
 class RecordLog(Protocol):
     """Where the records go; ``append`` returns when the record is durable."""
 
-    size_bytes: int
+    @property
+    def size_bytes(self) -> int:
+        """Its size, as far as it was written."""
 
     def compact(self, after_epoch: int | None) -> None:
         """Put one record in the place of those up to an epoch."""

@@ -1,4 +1,4 @@
-"""The flow's store: what must outlive the driver, as files under ``checkpointLocation``.
+"""The flow's store: what must outlive the driver, under ``checkpointLocation``.
 
     metadata.json                     the flow's id, name, version, and the stages that matter
     lock                              held by the one driver that runs the flow
@@ -11,26 +11,26 @@ The logs are described in :mod:`penstock.engine.store_log`.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import socket
-import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pyarrow import fs
+
 from penstock.engine.control import DRIVER_FILE, Driver
-from penstock.engine.store_log import BoundaryLog, CommitLog, Resume, write_durably
+from penstock.engine.storage import Storage, storage_of
+from penstock.engine.storage.claims import claim
+from penstock.engine.store_log import BoundaryLog, CommitLog, Resume
 from penstock.errors import SettingsError
-from penstock.paths import local_path
 
 __all__ = ["BoundaryLog", "CommitLog", "FlowStore", "Resume", "StageRecord"]
 
 _FORMAT = 1
-LOCK_TRIES = 4
+_METADATA = "metadata.json"
 
 
 @dataclass(frozen=True)
@@ -46,26 +46,24 @@ class StageRecord:
 class FlowStore:
     """The store of one flow: made, locked and checked on the driver."""
 
-    def __init__(self, checkpointLocation: str | os.PathLike[str]) -> None:
-        self.path = Path(local_path(checkpointLocation, "checkpointLocation", SettingsError))
+    def __init__(self, checkpointLocation: str | os.PathLike[str] | fs.FileSystem) -> None:
+        self.storage: Storage = storage_of(checkpointLocation)
         self.id = ""
         self.fresh = True
         """Whether the flow has never run with this store."""
-        self._lock: int | None = None
         self._commits: dict[str, CommitLog] = {}
-        try:
-            for part in ("sources", "commits"):
-                (self.path / part).mkdir(parents=True, exist_ok=True)
-            probe = self.path / f"probe-{uuid.uuid4().hex}"
-            probe.touch()
-            probe.unlink()
-        except OSError as error:
+        self._release: Callable[[], None] | None = claim(self.storage)
+
+    @property
+    def path(self) -> Path:
+        """The store's directory, for what needs one."""
+        if self.storage.directory is None:
             raise SettingsError(
-                f"checkpointLocation {self.path} cannot be written to: {error.strerror or error}; "
-                "give a directory that this user may write to",
-                path=str(self.path),
-            ) from error
-        self._acquire()
+                f"checkpointLocation {self.storage} is not a directory, and this flow needs one "
+                "that the driver and the hosts share: for persist(), Spark stages and tables",
+                path=str(self.storage),
+            )
+        return self.storage.directory
 
     def begin(self, name: str, version: str, stages: Mapping[str, StageRecord]) -> str:
         """Check that this is the flow the store belongs to; returns the flow's id.
@@ -88,10 +86,10 @@ class FlowStore:
             changes = _changes(kept, name, wanted)
             if changes:
                 raise SettingsError(
-                    f"checkpointLocation {self.path} belongs to another flow, or this one has "
+                    f"checkpointLocation {self.storage} belongs to another flow, or this one has "
                     f"changed: {'; '.join(changes)}. Undo the change, or give a new "
                     "checkpointLocation",
-                    path=str(self.path),
+                    path=str(self.storage),
                 )
             self.id, self.fresh = kept["id"], False
         if kept is None or kept.get("version") != version:
@@ -102,7 +100,7 @@ class FlowStore:
                 "version": version,
                 "stages": wanted,
             }
-            write_durably(self.path / "metadata.json", json.dumps(metadata, indent=1).encode())
+            self.storage.write(_METADATA, json.dumps(metadata, indent=1).encode())
         return self.id
 
     def recorded_shards(self) -> dict[str, int]:
@@ -116,16 +114,18 @@ class FlowStore:
 
     def boundaries(self, source_name: str, shard: int) -> BoundaryLog:
         """The log of one shard of a source; hosts open the same by path."""
-        return BoundaryLog(self.path, source_name, shard)
+        return BoundaryLog(self.storage, source_name, shard)
 
     def commits(self, stage: str) -> CommitLog:
         """The log of a sink's progress."""
         if stage not in self._commits:
-            self._commits[stage] = CommitLog(self.path / "commits" / f"{stage}.log")
+            self._commits[stage] = CommitLog.of(self.storage, f"commits/{stage}.log")
         return self._commits[stage]
 
     def announce(self, driver: Driver) -> None:
         """Say where the driver that holds the store can be reached, until it is closed."""
+        if self.storage.directory is None:
+            return  # who wants to reach it has its process id
         fresh = self.path / f"{DRIVER_FILE}.new"
         fresh.unlink(missing_ok=True)
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -138,32 +138,16 @@ class FlowStore:
         for log in self._commits.values():
             log.close()
         self._commits.clear()
-        if self._lock is not None:
-            (self.path / DRIVER_FILE).unlink(missing_ok=True)
-            os.close(self._lock)
-            self._lock = None
-
-    def _acquire(self) -> None:
-        # flock goes with the process, however it ends; descriptors are not inherited across exec.
-        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            _lock(descriptor)
-        except OSError as error:
-            holder = os.read(descriptor, 1000).decode(errors="replace").strip() or "a process"
-            os.close(descriptor)
-            raise SettingsError(
-                f"checkpointLocation {self.path} is in use by {holder}; stop that run first, or "
-                "give this one another checkpointLocation",
-                path=str(self.path),
-            ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-        self._lock = descriptor
+        if self._release is not None:
+            if self.storage.directory is not None:
+                (self.path / DRIVER_FILE).unlink(missing_ok=True)
+            self._release()
+            self._release = None
 
     def _metadata(self) -> dict[str, Any] | None:
-        path = self.path / "metadata.json"
+        path = f"{self.storage}/{_METADATA}"
         try:
-            metadata = json.loads(path.read_text())
+            metadata = json.loads(self.storage.read(_METADATA))
             if metadata["format"] != _FORMAT:
                 raise SettingsError(
                     f"{path} has format {metadata['format']}, this version of Penstock reads "
@@ -176,21 +160,9 @@ class FlowStore:
         except (ValueError, KeyError, TypeError) as error:
             raise SettingsError(
                 f"{path} is damaged ({error}); restore it, or give a new checkpointLocation",
-                path=str(path),
+                path=path,
             ) from error
         return metadata
-
-
-def _lock(descriptor: int) -> None:
-    """Take a lock; somebody who only looks whether it is held has it for a moment."""
-    for _ in range(LOCK_TRIES):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.05)
-        else:
-            return
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _changes(kept: Mapping[str, Any], name: str, wanted: Mapping[str, Any]) -> list[str]:

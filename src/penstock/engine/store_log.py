@@ -7,19 +7,17 @@ writes over it.  Anything else that does not check is damage, and is refused rat
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
-import os
-import uuid
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePath
+from typing import Any, Self
 
 from penstock.core.progress.marks import EPOCH_END
-from penstock.errors import SettingsError
+from penstock.engine.storage import AppendFile, StoreLike, storage_of, sync_directory, write_durably
+from penstock.engine.storage.append_file import LocalAppendFile
+from penstock.errors import PeerError, SettingsError
 
 __all__ = [
     "BoundaryLog",
@@ -33,6 +31,7 @@ __all__ = [
 
 Record = dict[str, Any]
 
+TRIES = 10
 _COMMITS_BYTES_MAX = 1 << 20
 
 
@@ -47,84 +46,53 @@ class StoreLog:
     >>> log.close()
     """
 
-    def __init__(self, path: Path, sync: bool = True) -> None:
-        self.path = path
-        self.sync = sync
-        """Whether records must outlive the machine, not only the process."""
-        self._descriptor: int | None = None
-        self._was_open = False
-        self._failed: bytes | None = None
-        """What could not be appended last."""
-        self.size_bytes = 0
+    def __init__(self, file: Path | AppendFile, sync: bool = True) -> None:
+        self._file: AppendFile = (
+            LocalAppendFile(file, sync, _whole) if isinstance(file, Path) else file
+        )
+
+    @classmethod
+    def of(cls, store: StoreLike, name: str, sync: bool = True) -> Self:
+        """A log of a flow's store."""
+        return cls(storage_of(store).log(name, sync, _whole))
+
+    def exists(self) -> bool:
+        """Whether anything was ever written."""
+        try:
+            self._file.read()
+        except FileNotFoundError:
+            return False
+        return True
+
+    @property
+    def path(self) -> PurePath:
+        """What to call it."""
+        return self._file.path
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size, as far as it was written."""
+        return self._file.size_bytes
 
     def read(self) -> list[Record]:
         """Every whole record, oldest first; a torn last one is left out."""
         try:
-            data = self.path.read_bytes()
+            data = self._file.read()
         except FileNotFoundError:
             return []
         return _parse(data, self.path)[0]
 
     def append(self, record: Record, sync: bool = True) -> None:
         """Add a record; returns when it is durable, without ``sync`` only if processes crash."""
-        descriptor = self._open() if self._descriptor is None else self._descriptor
-        line = _line(record)
-        if self._failed == line and self._ends_with(line):
-            # It was written, but not known to be durable; now it is, or there is another error.
-            os.fsync(descriptor)
-            self._failed = None
-            return
-        try:
-            written = os.write(descriptor, line)
-            while written < len(line):
-                written += os.write(descriptor, line[written:])
-            if self.sync and sync:
-                os.fdatasync(descriptor)
-        except OSError:
-            self._failed = line
-            self.close()  # the next append opens again, and cuts off what was half written
-            raise
-        self._failed = None
-        self.size_bytes += len(line)
-
-    def _ends_with(self, line: bytes) -> bool:
-        with open(self.path, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - len(line)))
-            return file.read() == line
+        self._file.append(_line(record), sync)
 
     def replace(self, records: Sequence[Record]) -> None:
         """Put other records in the place of all there are, at once and durably."""
-        self.close()
-        self.path.parent.mkdir(exist_ok=True)  # not its parents: the store may be away
-        write_durably(self.path, b"".join(map(_line, records)), self.sync)
+        self._file.replace(b"".join(map(_line, records)))
 
     def close(self) -> None:
         """Close the file; a later append opens it again."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def _open(self) -> int:
-        """Open for appending, after the last whole record."""
-        existed = self.path.exists()
-        if self._was_open and not existed:
-            # Not made anew: the folder may be a mount that is away.
-            raise FileNotFoundError(errno.ENOENT, "the store is gone", str(self.path))
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            whole = _parse(self.path.read_bytes(), self.path)[1] if existed else 0
-            os.ftruncate(descriptor, whole)
-            if not existed:
-                sync_directory(self.path.parent)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        self._descriptor = descriptor
-        self._was_open = True
-        self.size_bytes = whole
-        return descriptor
+        self._file.close()
 
 
 @dataclass(frozen=True)
@@ -152,13 +120,13 @@ class BoundaryLog(StoreLog):
 
     def __init__(
         self,
-        directory: str | os.PathLike[str],
+        store: StoreLike,
         source_name: str,
         shard: int,
         sync: bool = True,
     ) -> None:
-        path = Path(directory) / "sources" / source_name / f"shard-{shard:05d}.log"
-        super().__init__(path, sync)
+        name = f"sources/{source_name}/shard-{shard:05d}.log"
+        super().__init__(storage_of(store).log(name, sync, _whole))
 
     def resume(self, after_epoch: int | None) -> Resume:
         """Where to go on when every epoch up to ``after_epoch`` is published (None: none is)."""
@@ -186,6 +154,14 @@ class BoundaryLog(StoreLog):
         stream had ended counts only as long as its run does (``ended``); what remains of it is how
         far the others have ``reached`` without it.
         """
+        for _ in range(TRIES):
+            try:
+                return self._take_over(after_epoch, ended, reached)
+            except PeerError:
+                continue  # it wrote something just now: once more
+        raise PeerError(f"{self.path} is being written to by another process all the time")
+
+    def _take_over(self, after_epoch: int | None, ended: bool, reached: int) -> list[Record]:
         found = self.read()
         if not ended and any(r["epoch"] >= EPOCH_END for r in found):
             found = [r for r in found if r["epoch"] < EPOCH_END]
@@ -234,42 +210,17 @@ class CommitLog(StoreLog):
             self.append({"epoch": epoch})
 
 
-def write_durably(path: Path, data: bytes, sync: bool = True) -> None:
-    """Replace a file at once: after a crash it holds either the old or the new content.
-
-    Without ``sync`` that is so after a crash of this process, not of the machine.
-    """
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            if sync:
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    if sync:
-        sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _line(record: Record) -> bytes:
     text = json.dumps(record, separators=(",", ":")).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
-def _parse(data: bytes, path: Path) -> tuple[list[Record], int]:
+def _whole(data: bytes, path: PurePath) -> int:
+    """The length of a log's whole records."""
+    return _parse(data, path)[1]
+
+
+def _parse(data: bytes, path: PurePath) -> tuple[list[Record], int]:
     """The whole records and where the last one ends."""
     records: list[Record] = []
     start = 0

@@ -230,8 +230,8 @@ def test_unwritable_location_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingsError, match="cannot be written to"):
         FlowStore(tmp_path / "file" / "below")
-    with pytest.raises(SettingsError, match="s3://bucket/x is not a path"):
-        FlowStore("s3://bucket/x")
+    with pytest.raises(SettingsError, match="nowhere://bucket/x is neither a path nor"):
+        FlowStore("nowhere://bucket/x")
     if os.getuid() != 0:
         (tmp_path / "closed").mkdir(mode=0o500)
         with pytest.raises(SettingsError, match="Permission denied"):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from penstock.engine.durable.folder import Folder, Writer
+from penstock.engine.storage.folder import Folder, Writer
 from penstock.errors import InvariantError
 from penstock.wire.frames import has_dictionary
 

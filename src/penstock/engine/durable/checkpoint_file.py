@@ -26,7 +26,6 @@ from penstock.core.progress.notifications import Notification
 from penstock.core.time import Time
 from penstock.engine.chain_state import ChainState, StageState
 from penstock.engine.durable.blocks import MAGIC, Block, BlockReader, BlockWriter, DamagedError
-from penstock.engine.durable.folder import Folder
 from penstock.engine.durable.segments import (
     Chunk,
     Known,
@@ -35,6 +34,7 @@ from penstock.engine.durable.segments import (
     place_tables,
     read_bundles,
 )
+from penstock.engine.storage.folder import Folder
 from penstock.operators.grown import Grown, Lineage
 
 __all__ = ["DamagedError", "Manifest", "read_checkpoint", "read_manifest", "write_checkpoint"]

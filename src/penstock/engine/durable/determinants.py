@@ -7,22 +7,21 @@ one that was cut at its end says how far it was complete then.
 
 from __future__ import annotations
 
-import os
 import struct
 import threading
 import zlib
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from pathlib import PurePath
 
 import msgpack
 
 from penstock.core.causal.codec import diff_from, to_plain
 from penstock.core.causal.diffs import Diff
 from penstock.core.causal.times import ZERO, Stamp
-from penstock.engine.store_log import sync_directory
+from penstock.engine.storage import AppendFile
 from penstock.errors import PeerError, SettingsError
 
-__all__ = ["DeterminantLog"]
+__all__ = ["DeterminantLog", "whole_records"]
 
 _HEAD = struct.Struct("<II")
 _THROUGH = "through"
@@ -31,50 +30,38 @@ _THROUGH = "through"
 class DeterminantLog:
     """The log of one incarnation; may be used by several threads."""
 
-    def __init__(self, path: Path, sync: bool) -> None:
-        self.path = path
-        self._sync = sync
-        self._descriptor: int | None = None
+    def __init__(self, file: AppendFile) -> None:
+        self._file = file
         self._lock = threading.Lock()
-        self.size_bytes = 0
+
+    @property
+    def path(self) -> PurePath:
+        """What to call it."""
+        return self._file.path
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size, as far as it was written."""
+        return self._file.size_bytes
 
     def append(self, diffs: Iterable[Diff]) -> None:
         """Add determinants; durable, and not behind a fence, when it returns."""
         record = _record([to_plain(diff) for diff in diffs])
         with self._lock:
             try:
-                descriptor = self._open() if self._descriptor is None else self._descriptor
-                rest = memoryview(record)
-                while len(rest):
-                    rest = rest[os.write(descriptor, rest) :]
-                if self._sync:
-                    os.fdatasync(descriptor)
-                # A fence renames the folder before it reads: if the name is still ours, it read us.
-                mine = os.stat(self.path).st_ino == os.fstat(descriptor).st_ino
-            except FileNotFoundError:
-                mine = False
-            except OSError:
-                self._close()
-                raise
-            if not mine:
-                self._close()
-                raise PeerError(f"{self.path} belongs to a later incarnation: this one must stop")
-            self.size_bytes += len(record)
+                self._file.append(record)
+            except FileNotFoundError as error:
+                raise PeerError(
+                    f"{self.path} belongs to a later incarnation: this one must stop"
+                ) from error
 
     def read(self) -> tuple[Stamp, tuple[Diff, ...]]:
         """Where the log begins, and its determinants, oldest first."""
-        try:
-            data = self.path.read_bytes()
-        except FileNotFoundError:
-            return ZERO, ()
-        return _parse(data, self.path)[:2]
+        return self._parsed()[:2]
 
     def through(self) -> int:
         """The epoch up to which nothing is missing, as was said when the log was cut; -1: none."""
-        try:
-            return _parse(self.path.read_bytes(), self.path)[3]
-        except FileNotFoundError:
-            return -1
+        return self._parsed()[3]
 
     def cut(
         self, keep: Callable[[Stamp], bool], begin: Stamp | None = None, through: int = -1
@@ -85,59 +72,42 @@ class DeterminantLog:
         ``through`` says that nothing that has to do with epochs up to this one is missing.
         """
         with self._lock:
-            began, diffs = self.read()
-            through = max(through, self.through())
+            began, diffs, _, before = self._parsed()
+            through = max(through, before)
             began = began if begin is None else max(began, begin)
             kept = [to_plain(diff) for diff in diffs if keep(diff[0].stamp)]
-            self._close()
-            if not kept and not began and not self.path.exists():
+            self._file.close()
+            if not kept and not began and not self._exists():
                 return
             records = _record(began) + _record({_THROUGH: through})
             try:
-                self._replace(records + (_record(kept) if kept else b""))
+                self._file.replace(records + (_record(kept) if kept else b""))
             except FileNotFoundError as error:
                 raise PeerError(f"{self.path} belongs to a later incarnation") from error
-
-    def _replace(self, records: bytes) -> None:
-        temporary = self.path.with_suffix(".tmp")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        try:
-            rest = memoryview(records)
-            while len(rest):
-                rest = rest[os.write(descriptor, rest) :]
-            if self._sync:
-                os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(temporary, self.path)
-        if self._sync:
-            sync_directory(self.path.parent)
-        self.size_bytes = len(records)
 
     def close(self) -> None:
         """Close the file; a later append opens it again."""
         with self._lock:
-            self._close()
+            self._file.close()
 
-    def _close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def _open(self) -> int:
-        existed = self.path.exists()
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    def _exists(self) -> bool:
         try:
-            whole = _parse(self.path.read_bytes(), self.path)[2] if existed else 0
-            os.ftruncate(descriptor, whole)
-            if self._sync and not existed:
-                sync_directory(self.path.parent)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        self._descriptor = descriptor
-        self.size_bytes = whole
-        return descriptor
+            self._file.read()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _parsed(self) -> tuple[Stamp, tuple[Diff, ...], int, int]:
+        try:
+            data = self._file.read()
+        except FileNotFoundError:
+            return ZERO, (), 0, -1
+        return _parse(data, self.path)
+
+
+def whole_records(data: bytes, path: PurePath) -> int:
+    """The length of a log's whole records."""
+    return _parse(data, path)[2]
 
 
 def _record(plain: object) -> bytes:
@@ -145,7 +115,7 @@ def _record(plain: object) -> bytes:
     return _HEAD.pack(len(body), zlib.crc32(body)) + body
 
 
-def _parse(data: bytes, path: Path) -> tuple[Stamp, tuple[Diff, ...], int, int]:
+def _parse(data: bytes, path: PurePath) -> tuple[Stamp, tuple[Diff, ...], int, int]:
     """Where the log begins, its determinants, the length of its whole records, ``through``."""
     begin: Stamp = ZERO
     through = -1

@@ -1,9 +1,10 @@
 """The store of one node: its checkpoints and determinants, for one incarnation at a time.
 
-The folder of an incarnation is made by :func:`fence` and by nobody else.  Fencing renames it to the
-new incarnation's, in one step.  Whoever still writes for the old one finds that its folder is gone:
-a checkpoint cannot be given its name, and an append to the log, though its file is open, is not
-reported as durable.  Logs go on in new files, so what the old one appends later is never read.
+The folder of an incarnation is made by :func:`fence` and by nobody else.  Fencing gives it to the
+new incarnation, in one step (:mod:`penstock.engine.storage`).  Whoever still writes for the old one
+finds that its folder is gone: a checkpoint cannot be given its name, and an append to the log,
+though its file is open, is not reported as durable.  Logs go on in new files, so what the old one
+appends later is never read.
 """
 
 from __future__ import annotations
@@ -11,12 +12,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import os
 import re
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import NamedTuple
-from urllib.parse import quote
 
 from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.diffs import Diff
@@ -31,10 +30,11 @@ from penstock.engine.durable.checkpoint_file import (
     read_manifest,
     write_checkpoint,
 )
-from penstock.engine.durable.determinants import DeterminantLog
-from penstock.engine.durable.folder import LocalFolder
+from penstock.engine.durable.determinants import DeterminantLog, whole_records
 from penstock.engine.durable.segments import Known
-from penstock.engine.store_log import StoreLog, sync_directory
+from penstock.engine.storage import StoreLike, storage_of
+from penstock.engine.storage.storage import stage_prefix
+from penstock.engine.store_log import StoreLog
 from penstock.errors import PeerError, SettingsError, TransientError
 
 __all__ = ["Beginnings", "NodeStore", "fence", "read_stored", "state_folder", "stored_incarnation"]
@@ -68,7 +68,7 @@ class NodeStore:
 
     def __init__(
         self,
-        directory: str | os.PathLike[str],
+        store: StoreLike,
         stage: str,
         shard: int,
         incarnation: int,
@@ -77,17 +77,16 @@ class NodeStore:
     ) -> None:
         self.name = f"{stage}[{shard}]"
         self.incarnation = incarnation
-        self.path = _folder(directory, stage, shard) / str(incarnation)
-        self._sync = sync
+        home = storage_of(store).node(stage, shard, incarnation, sync, whole_records)
+        self.path, self.folder, self._is_away = home.path, home.folder, home.is_away
         self._kept = kept
-        self.folder = LocalFolder(self.path, sync)
         self._entries: dict[int, _Entry] = {}
         self._known = Known()
         self.log_size = self.state_size = 0
         """Of the last checkpoint: bytes written of what was sent, and all bytes of its state."""
         self.low_epoch = -1
         """No recovery goes back behind this epoch: checkpoints that are not needed for that go."""
-        self._log = DeterminantLog(self.path / "determinants.log", sync)
+        self._log = DeterminantLog(home.log)
 
     # -- checkpoints -----------------------------------------------------------------------------
 
@@ -96,6 +95,14 @@ class NodeStore:
         return sorted(
             int(found.group(1)) for name in self._names() if (found := _NAME.fullmatch(name))
         )
+
+    def exists(self) -> bool:
+        """Whether the folder is there, and this incarnation's."""
+        try:
+            self._names()
+        except (PeerError, FileNotFoundError):
+            return False
+        return True
 
     def newest(self) -> int:
         """The key of the newest checkpoint that there ever was, of use or not; 0: none."""
@@ -127,7 +134,7 @@ class NodeStore:
         """The bytes of a checkpoint and of what it refers to; 0 if it is gone."""
         try:
             shared = sum(self.manifest(key).segments.values())
-            return shared + self.checkpoint_path(key).stat().st_size
+            return shared + self.folder.size(checkpoint_name(key))
         except (DamagedError, FileNotFoundError):
             return 0
 
@@ -155,8 +162,7 @@ class NodeStore:
             return checkpoint, state
         except (DamagedError, FileNotFoundError) as error:
             self._entries.pop(key, None)
-            if not self.path.exists():
-                raise self._fenced() from error
+            self._names()  # refused if this is not why
             with contextlib.suppress(OSError):
                 self.folder.set_aside(name, f"{name.removesuffix('.arrow')}.damaged")
             raise TransientError(
@@ -244,7 +250,7 @@ class NodeStore:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def checkpoint_path(self, key: int) -> Path:
+    def checkpoint_path(self, key: int) -> PurePath:
         """The file of a checkpoint."""
         return self.path / checkpoint_name(key)
 
@@ -255,7 +261,7 @@ class NodeStore:
             raise self._fenced() from error
 
     def _fenced(self) -> PeerError:
-        if not self.path.parent.exists():
+        if self._is_away():
             raise FileNotFoundError(errno.ENOENT, "the store is gone", str(self.path))
         return PeerError(
             f"node {self.name}: incarnation {self.incarnation} was replaced, its folder "
@@ -270,48 +276,24 @@ def checkpoint_name(key: int) -> str:
     return f"checkpoint-{key:012d}.arrow"
 
 
-def fence(
-    directory: str | os.PathLike[str], stage: str, shard: int, incarnation: int, sync: bool = False
-) -> None:
+def fence(store: StoreLike, stage: str, shard: int, incarnation: int, sync: bool = False) -> None:
     """Give a node's store to a new incarnation and refuse every older one; doing it again is fine.
 
     Called by the controller alone.
     """
-    folder = _folder(directory, stage, shard)
-    folder.mkdir(parents=True, exist_ok=True)
-    there = _incarnations(folder)
-    if there and there[-1] > incarnation:
-        raise PeerError(
-            f"the store of {stage}[{shard}] belongs to incarnation {there[-1]} already, so it "
-            f"cannot be given to {incarnation}: does another driver run this flow?"
-        )
-    path = folder / str(incarnation)
-    if not there:
-        path.mkdir()
-    elif there[-1] < incarnation:
-        os.rename(folder / str(there[-1]), path)
-    if sync:
-        sync_directory(folder)
-    for name in os.listdir(path):
-        if name.endswith(".tmp"):
-            (path / name).unlink(missing_ok=True)
-    DeterminantLog(path / "determinants.log", sync).cut(lambda stamp: True)
+    storage = storage_of(store)
+    storage.fence(stage, shard, incarnation, sync)
+    home = storage.node(stage, shard, incarnation, sync, whole_records)
+    DeterminantLog(home.log).cut(lambda stamp: True)
 
 
-def stored_incarnation(directory: str | os.PathLike[str], stage: str, shard: int) -> int:
+def stored_incarnation(store: StoreLike, stage: str, shard: int) -> int:
     """The incarnation that a node's store belongs to; 0: it has none yet."""
-    try:
-        return max(_incarnations(_folder(directory, stage, shard)), default=0)
-    except FileNotFoundError:
-        return 0
-
-
-def _incarnations(folder: Path) -> list[int]:
-    return sorted(int(name) for name in os.listdir(folder) if name.isdigit())
+    return storage_of(store).incarnation(stage, shard)
 
 
 def read_stored(
-    directory: str | os.PathLike[str],
+    where: StoreLike,
     stage: str,
     shard: int,
     incarnation: int,
@@ -324,10 +306,10 @@ def read_stored(
     Key 0 stands for the initial state.  It is there as long as nobody may have forgotten what came
     after it (:class:`Beginnings`).  Checkpoints that cannot be read are left out.
     """
-    store = NodeStore(directory, stage, shard, incarnation)
+    store = NodeStore(where, stage, shard, incarnation)
     begin, determinants = store.determinants()
     saved: list[Saved] = []
-    if begin == ZERO and not Beginnings(directory).is_gone(store.name):
+    if begin == ZERO and not Beginnings(where).is_gone(store.name):
         initial = Report(
             node,
             clock=dict.fromkeys(parents, Position()),
@@ -351,8 +333,8 @@ class Beginnings:
     from the beginning.  So it is durable here before anybody is told.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], sync: bool = False) -> None:
-        self._log = StoreLog(Path(directory) / "state" / "begun.log", sync)
+    def __init__(self, store: StoreLike, sync: bool = False) -> None:
+        self._log = StoreLog.of(store, "state/begun.log", sync)
         self._known: frozenset[str] | None = None
         self._all = False
         """The record is damaged: nobody may start from the beginning, to be on the safe side."""
@@ -375,7 +357,7 @@ class Beginnings:
             try:
                 for record in self._log.read():
                     found += record["gone"]
-                self._all = not found and self._log.path.exists()
+                self._all = not found and self._log.exists()
             except SettingsError:
                 self._all = True
             if self._all:
@@ -387,10 +369,6 @@ class Beginnings:
         return self._known
 
 
-def state_folder(directory: str | os.PathLike[str], stage: str) -> Path:
-    """Where the nodes of a stage keep their states."""
-    return Path(directory) / "state" / quote(stage, safe="[]() ")
-
-
-def _folder(directory: str | os.PathLike[str], stage: str, shard: int) -> Path:
-    return state_folder(directory, stage) / f"{shard:05d}"
+def state_folder(directory: Path, stage: str) -> Path:
+    """Where the nodes of a stage keep their states, in a store that is a directory."""
+    return directory / stage_prefix(stage)

@@ -28,7 +28,7 @@ from penstock.core.causal.logs import Bundle, Part, Spilled
 from penstock.core.causal.times import ZERO, Stamp
 from penstock.core.time import Time
 from penstock.engine.durable.blocks import Block, BlockReader, BlockWriter
-from penstock.engine.durable.folder import Folder
+from penstock.engine.storage.folder import Folder
 from penstock.operators.grown import Grown
 
 __all__ = ["Chunk", "Known", "Piece", "place_log", "place_tables", "read_bundles"]

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.causal_graph import causal_graph
@@ -63,6 +64,7 @@ from penstock.engine.spark.shipping import (
     memory_sources,
     without_driver_operators,
 )
+from penstock.engine.storage.objects import given_store
 from penstock.engine.store import FlowStore
 from penstock.engine.transport import Transport
 from penstock.errors import (
@@ -181,7 +183,8 @@ class Controller(HostEvents):
         if place is None:
             return None
         self._place = place
-        self.plan.keep_in(place.directory, place.sync)
+        if isinstance(place.directory, Path):
+            self.plan.keep_in(place.directory, place.sync)
         return Recovery(
             self.plan,
             causal_graph(self.plan),
@@ -231,6 +234,7 @@ class Controller(HostEvents):
             self.settings.s("lease"),
             self.settings.windowBytes,
             self.settings.tuning,
+            None if self.store is None else given_store(self.store.storage),
         )
         self._jobs[slot] = self._job(task)
         self._jobs[slot].start()
@@ -454,7 +458,7 @@ class Controller(HostEvents):
             "interval_us": clock.interval_us,
             "started_us": self.started_us,
             "resume": self.resume,
-            "store": None if self.store is None else str(self.store.path),
+            "store": None if self.store is None else self.store.storage.address,
             "available_now": self.settings.availableNow,
             "rows_max": self.settings.rowsMax,
             "linger_us": self.settings.us("linger"),

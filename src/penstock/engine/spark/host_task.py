@@ -34,6 +34,7 @@ from penstock.engine.clock import EpochClock
 from penstock.engine.host import Host
 from penstock.engine.node import NodeRunner
 from penstock.engine.source import SourceDriver, SourceRecord
+from penstock.engine.storage.objects import ObjectStorage
 from penstock.engine.store import BoundaryLog, Resume
 from penstock.engine.transport import Transport
 from penstock.engine.tuning import Tuning
@@ -78,9 +79,13 @@ class HostTask:
     lease_s: float
     window_bytes: int
     tuning: Tuning = field(default_factory=Tuning)
+    store: ObjectStorage | None = None
+    """The flow's store, if it is none that every process can find."""
 
     def __call__(self, _partition: Iterator[Any]) -> Iterator[int]:
         """The body of the task."""
+        if self.store is not None:
+            self.store.introduce()
         _HostProcess(self, host_number(self.slot, _attempt())).run()
         yield self.slot
         leave_worker()

@@ -18,7 +18,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 from penstock.core.causal.graph import Kind
@@ -28,7 +27,6 @@ from penstock.engine.settings import RunSettings
 from penstock.engine.spark.meter import Meter
 from penstock.engine.spark.planned_logs import PlannedLogs
 from penstock.engine.spark.recovery import Recovery
-from penstock.engine.store_log import write_durably
 from penstock.errors import SettingsError, TransientError
 from penstock.regimes import Causal, Lazy
 
@@ -65,7 +63,7 @@ class LivePlan:
         keeps a log of what it sent."""
         self._logs = PlannedLogs(recovery)
         self._recovery = recovery
-        self._path = Path(recovery.directory) / NAME
+        self._storage = recovery.storage
         self._epoch_s = settings.s("epochInterval")
         self._slack = 2 + math.ceil(STALE_S / self._epoch_s)
         self._max_overhead = settings.maxOverhead
@@ -83,7 +81,7 @@ class LivePlan:
 
     def _probe(self) -> None:
         try:
-            self.meter.storage.probe(self._recovery.directory, self._recovery.sync)
+            self.meter.storage.probe(self._storage, self._recovery.sync)
         except OSError as error:
             log.info("the speed of the store is not known: %s", error)
 
@@ -190,7 +188,7 @@ class LivePlan:
             "segments": [list(part) for part in plan.segments],
             "epochs": every,
         }
-        write_durably(self._path, json.dumps(record, indent=1).encode())
+        self._storage.write(NAME, json.dumps(record, indent=1).encode())
         self._tell({"kind": "plan", "orders": self.orders})
 
     @property
@@ -236,7 +234,7 @@ class LivePlan:
     def _read(self) -> None:
         """A plan that was in force when the flow ended still is."""
         try:
-            record = json.loads(self._path.read_text())
+            record = json.loads(self._storage.read(NAME))
             every, anchors = dict(record["epochs"]), tuple(record["anchors"])
             fits = {operator.name for operator in self.meter.operators} == set(every)
             if not fits or not all(isinstance(n, int) and n >= 1 for n in every.values()):
@@ -244,7 +242,7 @@ class LivePlan:
         except FileNotFoundError:
             return
         except (ValueError, KeyError, TypeError, OSError) as error:
-            log.warning("%s is not used: %s", self._path, error)
+            log.warning("%s/%s is not used: %s", self._storage, NAME, error)
             return
         self._order(every, anchors)
 

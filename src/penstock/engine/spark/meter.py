@@ -17,7 +17,6 @@ import uuid
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ import numpy as np
 from penstock.causal_graph import loop_units
 from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.engine.clock import work_clock_s
+from penstock.engine.storage import Storage
 from penstock.physical import Chain, PhysicalPlan
 
 __all__ = ["Meter", "PlannedOperator", "StorageSpeed", "operators_of"]
@@ -149,23 +149,20 @@ class StorageSpeed:
         """Both together."""
         return max(FASTEST_S, self.waits_s(0, 1) + self.worked_s_per_byte)
 
-    def probe(self, directory: Path, sync: bool) -> None:
+    def probe(self, store: Storage, sync: bool) -> None:
         """Write a little and a lot to a store, and note what it took."""
-        path = directory / f"probe-{uuid.uuid4().hex}"
+        name = f"probe-{uuid.uuid4().hex}"
         data = os.urandom(PROBE_BYTES)
 
         def took_s(size: int) -> float:
             began = work_clock_s()
-            with open(path, "wb", buffering=0) as file:
-                file.write(data[:size])
-                if sync:
-                    os.fsync(file.fileno())
+            store.write(name, data[:size], sync)
             return work_clock_s() - began
 
         try:
             self.probed(took_s(1), took_s(PROBE_BYTES), PROBE_BYTES)
         finally:
-            path.unlink(missing_ok=True)
+            store.delete(name)
 
 
 @dataclass

@@ -51,8 +51,9 @@ from penstock.engine.spark.recovery_asked import AskedOfRecovery
 from penstock.engine.spark.recovery_history import RecoveryEntry
 from penstock.engine.spark.recovery_place import RecoveryPlace
 from penstock.engine.spark.stalls import Stalls
+from penstock.engine.storage import storage_of
 from penstock.engine.store import BoundaryLog
-from penstock.engine.store_log import seen_epoch, write_durably
+from penstock.engine.store_log import seen_epoch
 from penstock.errors import HostLostError, PenstockError
 from penstock.physical import PhysicalPlan, PlannedStage
 from penstock.regimes import PAUSES
@@ -64,6 +65,7 @@ log = logging.getLogger(__name__)
 RESTARTS_MAX = 10
 """So often in a row a node may be lost before it has recovered."""
 HISTORY = 1000
+RECORD = "recovery.json"
 WITH_STATE = (Kind.STATEFUL, Kind.ORDERED)
 
 Tell = Callable[[int, dict[str, Any]], None]
@@ -100,7 +102,7 @@ class Recovery(AskedOfRecovery):
         self._purges = purges
         self._window = window_epochs
         """So many epochs are kept for rollbacks by hand."""
-        self._record_path = place.directory / "recovery.json"
+        self.storage = storage_of(place.directory)
         self.machine = RecoveryMachine(
             graph, self._read_record(), all_together=pause_every is not None
         )
@@ -299,7 +301,7 @@ class Recovery(AskedOfRecovery):
     def assignment(self, settings: RunSettings) -> dict[str, Any]:
         """What hosts must know of recovery."""
         return {
-            "store": str(self.directory),
+            "store": self.storage.address,
             "sync": self.sync,
             "kinds": {node: kind.value for node, kind in self.graph.kinds.items()},
             "determined": sorted(self.graph.determined),
@@ -507,14 +509,14 @@ class Recovery(AskedOfRecovery):
         """Which incarnation comes next; where the record is damaged, the nodes' folders know."""
         fresh = {node: self._stored_incarnation(node) for node in self.graph.kinds}
         try:
-            record: Record = record_from(json.loads(self._record_path.read_text()))
+            record: Record = record_from(json.loads(self.storage.read(RECORD)))
             known = {node: max(fresh[node], record.incarnations.get(node, 0)) for node in fresh}
             limits = {node: to for node, to in record.limits.items() if node in known}
             return Record(known, recoveries=int(record.recoveries), limits=limits)
         except FileNotFoundError:
             return Record(fresh)
         except (ValueError, TypeError, AttributeError) as error:
-            log.warning("%s is damaged and is made anew: %s", self._record_path, error)
+            log.warning("%s/%s is damaged and is made anew: %s", self.storage, RECORD, error)
             return Record(fresh)
 
     def _stored_incarnation(self, node: int) -> int:
@@ -522,7 +524,7 @@ class Recovery(AskedOfRecovery):
         return stored_incarnation(self.directory, chain.name, node - chain.first_node)
 
     def _persist(self, record: Record) -> None:
-        write_durably(self._record_path, json.dumps(to_plain(record)).encode(), self.sync)
+        self.storage.write(RECORD, json.dumps(to_plain(record)).encode(), self.sync)
 
     def _fence_store(self, incarnations: Mapping[int, int]) -> None:
         for node, incarnation in incarnations.items():

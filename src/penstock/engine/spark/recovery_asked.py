@@ -21,6 +21,7 @@ from penstock.engine.description import FlowDescription
 from penstock.engine.durable import NodeStore
 from penstock.engine.going_back import Mark, going_back, preview_rows
 from penstock.engine.spark.recovery_history import RecoveryEntry
+from penstock.engine.storage import Storage
 from penstock.errors import SettingsError
 from penstock.physical import PhysicalPlan
 
@@ -37,7 +38,7 @@ class AskedOfRecovery(ABC):
     machine: RecoveryMachine
     watch: SpanWatch
     description: FlowDescription
-    directory: Path
+    directory: Path | Storage
     history: deque[RecoveryEntry]
     _mark: Mark
     _asked: dict[int, int]

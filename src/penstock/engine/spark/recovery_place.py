@@ -9,6 +9,7 @@ from pathlib import Path
 
 from penstock.causal_graph import loop_units
 from penstock.engine.settings import RunSettings
+from penstock.engine.storage import Storage
 from penstock.engine.store import FlowStore
 from penstock.physical import PhysicalPlan
 
@@ -19,9 +20,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RecoveryPlace:
-    """A directory that all hosts can reach."""
+    """A place that all hosts can reach."""
 
-    directory: Path
+    directory: Path | Storage
     sync: bool
     """Whether what is in it must outlive the machine, not only processes."""
     temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -50,7 +51,7 @@ def recovery_place(
         )
         return None
     if store is not None:
-        return RecoveryPlace(store.path, sync=True)
+        return RecoveryPlace(store.storage.directory or store.storage, sync=True)
     if not one_machine:
         log.warning(
             "without checkpointLocation this flow cannot recover from a lost host: give a "

@@ -41,8 +41,11 @@ def start(flow: Flow, spark: SparkSession, **options: Any) -> FlowQuery:
     parallelism
         How many shards a stage gets unless it says otherwise; by default one per host.
     checkpointLocation
-        A directory for what must survive a restart: offsets of epochs, commits of sinks. A flow
-        started again with the same directory goes on where it was.
+        A place for what must survive a restart: offsets of epochs, commits of sinks, state. A flow
+        started again with the same one goes on where it was. A directory, an address that pyarrow
+        knows (``s3://bucket/folder``, ``hdfs://…``), or a ``pyarrow.fs.FileSystem``, such as a
+        ``SubTreeFileSystem``, whose root is the place. ``persist``, Spark stages and tables need a
+        directory.
     availableNow
         End when the input that exists at the start is used up.
     epochInterval
@@ -122,7 +125,7 @@ def prepare_run(
     flow.guarantees(settings.guarantee)
     store = store or _open_store(settings)
     try:
-        if store is not None:
+        if store is not None and plan.keeps_files:
             plan.keep_in(store.path, sync=True)
         settle_frames(plan, store)
         _check_connectors(plan)
@@ -134,7 +137,7 @@ def prepare_run(
         if store is not None and settings.recovery == "causal":
             together = settings.regime is not None and settings.regime.whole_flow
             described = describe(plan, causal_graph(plan), together)
-            fit_store(store.path, described, resume, settings.dropState)
+            fit_store(store.storage, described, resume, settings.dropState)
     except BaseException:
         if store is not None:
             store.close()

@@ -22,9 +22,9 @@ from penstock.engine.durable.checkpoint_file import (
     read_manifest,
     write_checkpoint,
 )
-from penstock.engine.durable.folder import LocalFolder
 from penstock.engine.durable.segments import Known
 from penstock.engine.frozen import freeze, thaw
+from penstock.engine.storage.folder import LocalFolder
 from penstock.errors import InvariantError
 
 REPORT = Report(

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from penstock.engine.store_log import sync_directory
+from penstock.engine.storage.append_file import sync_directory
 
 __all__ = ["Folder", "LocalFolder", "Writer"]
 
