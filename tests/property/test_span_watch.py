@@ -76,10 +76,10 @@ class Life:
 
 
 @given(seeds, st.sampled_from([0.0, 0.4, 1.0]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_the_low_watermarks_are_those_that_logs_are_cut_by(seed: int, loses: float) -> None:
     life = Life(seed, loses)
-    for _ in range(30):
+    for _ in range(20):
         life.step()
         life.watch.advance()
         lows = low_epochs(life.graph, *durable_epochs(life.graph, life.stored()))

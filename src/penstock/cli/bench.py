@@ -140,6 +140,23 @@ def overhead(
     _show("Overhead of causal recovery", bench_overhead(events, rounds, seconds, soak), json)
 
 
+@bench_app.command()
+def beside(
+    rounds: Annotated[int, typer.Option(min=1, help="Jobs of each kind, in turn.")] = 5,
+    standby: Annotated[int, typer.Option(min=0, help="Hosts that are kept ready.")] = 1,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """A DataFrame job of 64 tasks beside a flow: what each does to the other.
+
+    The job is timed alone and beside the flow, in turn; then a host is killed while it runs.
+    """
+    from penstock.bench.beside import bench_beside
+
+    set_up_logging(verbose)
+    _show("A DataFrame job beside a flow", bench_beside(rounds, standby=standby), json)
+
+
 def _numbers(text: str) -> list[int]:
     """Numbers from a list with commas.
 
