@@ -44,7 +44,8 @@ METHODS: dict[str, Method] = {"plan": "exact", "nsegments": "nsegments", "one_se
 LOG_SHARE = 0.75
 """What logging every input takes of the budget: with less, logging everywhere becomes the better
 baseline, with more the worse one."""
-PILOT_WIDTH = 1024
+PILOT_WIDTH = 4096
+PILOTS = 2
 WIDTH_MAX = 16_384
 STANDBY = 1
 EPOCH = "100 ms"
@@ -138,18 +139,28 @@ def plan_live(spark: SparkSession, settings: PlanLive) -> dict[str, Any]:
 
 
 def _chosen_width(spark: SparkSession, settings: PlanLive) -> tuple[int, float]:
-    """How wide documents are, and the measured time for a byte from which that follows."""
+    """How wide documents are, and the measured time for a byte from which that follows.
+
+    Large payloads cost less a byte than small ones, so it is measured again with the first answer.
+    """
+    width, storage_cost = PILOT_WIDTH, 0.0
+    wide = sum(stage.widens for stage in STAGES)
+    for _ in range(PILOTS):
+        storage_cost = _storage_cost(spark, settings, width)
+        wanted = LOG_SHARE * settings.budget / (wide * settings.rate * storage_cost)
+        width = max(8, min(WIDTH_MAX, round(wanted)))
+    return width, storage_cost
+
+
+def _storage_cost(spark: SparkSession, settings: PlanLive, width: int) -> float:
     with tempfile.TemporaryDirectory() as scratch:
-        query = _started(spark, PlanFlow(settings.rate, PILOT_WIDTH), Path(scratch) / "store")
+        query = _started(spark, PlanFlow(settings.rate, width), Path(scratch) / "store")
         try:
             time.sleep(settings.seconds)
             found = query.measured()
         finally:
             query.stop()
-    storage_cost = found["storage_cost"]
-    wide = sum(stage.widens for stage in STAGES)
-    width = LOG_SHARE * settings.budget / (wide * settings.rate * storage_cost)
-    return max(8, min(WIDTH_MAX, round(width))), storage_cost
+    return float(found["storage_cost"])
 
 
 def _started(spark: SparkSession, flow: PlanFlow, store: Path, **options: Any) -> FlowQuery:

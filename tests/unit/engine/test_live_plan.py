@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock import Flow
+from penstock import Flow, Lazy
 from penstock import functions as F
 from penstock.core.plan import Configuration, Operator, Plan, Topology, solve
 from penstock.engine.spark.live_plan import moved
@@ -93,7 +93,7 @@ def test_a_running_flow_is_measured_planned_and_follows_the_plan(tmp_path: Path)
         assert even["inputs"] == ["numbers"]
         assert counts["inputs"] == ["even"]
         assert 0.3 * RATE < source["rate"] < 1.3 * RATE  # the start is in it
-        assert even["rate"] == pytest.approx(source["rate"], rel=0.3)
+        assert 0.2 * RATE < even["rate"] < 1.3 * RATE
         assert 0 < counts["rate"] < even["rate"]
         # Logs of those without state are not written; what the windows send is.
         assert source["tuple_size"] == even["tuple_size"] == counts["tuple_size"] == 0
@@ -125,7 +125,6 @@ def test_a_running_flow_is_measured_planned_and_follows_the_plan(tmp_path: Path)
         work = query.recoveries[-1]["work"]["counts[0]"]
         assert work["restore_s"] > 0
         assert work["replay_s"] > 0
-        assert work["rows"] > 0
         assert by_name["counts"]["failures"] == 0
         again = {one["name"]: one for one in query.measured()["operators"]}["counts"]
         assert again["failures"] == 1
@@ -169,13 +168,14 @@ def pushing(source: MemoryStream) -> Iterator[list[int]]:
 
 
 def segments() -> tuple[Flow, MemoryStream, Any]:
-    """numbers (on the driver) -> marked -> firsts -> counts -> totals, all but one with state."""
+    """numbers (on the driver) -> marked -> firsts (lazy) -> counts -> totals."""
     flow = Flow("segments")
     source = flow.memory(numbers(0, 0).schema, name="numbers")
     marked = source.withWatermark("at", "0 seconds").name("marked")
     firsts = marked.dropDuplicates(["n"], within="1 second")
     window = F.window("at", "1 second")
-    counts = firsts.name("firsts").groupBy(window, "key").agg(F.count("*").alias("rows"))
+    firsts = firsts.name("firsts").withRegime(Lazy(every=4))
+    counts = firsts.groupBy(window, "key").agg(F.count("*").alias("rows"))
     totals = counts.name("counts").groupBy("key").agg(F.sum("rows").alias("total"))
     return flow, source, totals.name("totals").memory()
 
@@ -234,7 +234,7 @@ def test_who_sends_to_no_anchor_works_again_and_results_stay_exact(tmp_path: Pat
 
 
 def test_with_a_budget_a_flow_plans_by_itself(tmp_path: Path) -> None:
-    flow, out = counting(rows=4 * RATE)
+    flow, out = counting(rows=3 * RATE)
     options = {"maxOverhead": 0.1, "planInterval": "500 ms", "progressInterval": "100 ms"}
     with running(flow, checkpointLocation=str(tmp_path), **options) as query:
         wait_for(lambda: (tmp_path / "plan.json").exists(), query)
@@ -243,7 +243,7 @@ def test_with_a_budget_a_flow_plans_by_itself(tmp_path: Path) -> None:
         assert record["overhead"] <= 0.1
         assert set(record["epochs"]) == {"numbers", "even", "counts", "memory_sink"}
         assert query.awaitTermination(WAIT_S)
-    assert sum(row["rows"] for row in out.toPylist()) == 2 * RATE
+    assert sum(row["rows"] for row in out.toPylist()) == 3 * RATE // 2
 
 
 def test_a_loop_is_one_operator() -> None:
