@@ -51,7 +51,7 @@ class StageSettings:
 
 
 def _stages() -> tuple[StageSettings, ...]:
-    rounds = (72, 216, 36, 144, 108, 36, 288, 72)
+    rounds = (48, 144, 24, 96, 72, 24, 192, 48)
     kilobytes = (4096, 1024, 8192, 1024, 2048, 4096, 1024, 2048)
     return tuple(
         StageSettings(
