@@ -69,3 +69,12 @@ def test_a_slot_is_after_the_recipients_and_avoids_known_stamps() -> None:
     assert slot((6,), (6,), [8], positions) == ((6,), (8,))
     taken = {(4, 5): Link(1, (2,), 0), (5, 5): Link(2, (1,), 0)}
     assert slot((2,), (5,), [7], positions, taken, Link(1, (3,), 0)) == ((4, 6), ())
+
+
+def test_a_completion_that_nobody_knows_comes_before_rows_after_its_marks() -> None:
+    row = Target((5,), Link(1, (3,), 4))
+    assert Replay([row], [1]).next({1: 2}, [2]) == Turn(None, None, (5,))
+    late = Target((7,), completion(2))
+    replay: Replay[str] = Replay([row, late], [1])
+    replay.arrived(1, (3,), 4, "rows")
+    assert replay.next({1: 2}, [2]) == Turn("rows", (5,), None)

@@ -72,6 +72,8 @@ class Replay(Generic[I]):
     targets: Sequence[Target]
     senders: Iterable[int]
     _rows: dict[int, deque[_Arrival[I]]] = field(init=False)
+    _places: dict[int, int] = field(init=False)
+    """Of the completions among the targets, by epoch."""
     _next: int = 0
     _arrivals: int = 0
     _completed: int = -1
@@ -80,6 +82,11 @@ class Replay(Generic[I]):
 
     def __post_init__(self) -> None:
         self._rows = {sender: deque() for sender in self.senders}
+        self._places = {
+            target.made_from.epoch: place
+            for place, target in enumerate(self.targets)
+            if target.made_from.node == COMPLETION
+        }
 
     @property
     def over(self) -> bool:
@@ -123,6 +130,9 @@ class Replay(Generic[I]):
         target = self.targets[self._next]
         if target.made_from.node == COMPLETION:
             return self._towards_completion(target, marked, completable)
+        if completable and self._was_before(completable[0], target):
+            self._completed = completable[0]
+            return Turn(None, None, target.stamp)
         row = self._rows[target.made_from.node]
         if not row:
             return None
@@ -137,6 +147,14 @@ class Replay(Generic[I]):
             return Turn(item, None, target.stamp)
         self._reached()
         return Turn(item, target.stamp, None, target.values)
+
+    def _was_before(self, epoch: int, target: Target) -> bool:
+        """Whether a completion that nobody knows came before a target that somebody knows.
+
+        All its marks were handled before the target, so it was: completions do not wait for rows.
+        One that is known keeps its own place.
+        """
+        return epoch < target.made_from.epoch and self._places.get(epoch, -1) < self._next
 
     def _towards_completion(
         self, target: Target, marked: Mapping[int, int], completable: Sequence[int]
