@@ -86,8 +86,19 @@ Homes = list[tuple[ChainInfo, ChainInfo | None]]
 
 
 def _shape(described: FlowDescription) -> tuple[object, ...]:
+    """What checkpoints depend on: not what stages without state do, nor where a sink writes."""
+    chains = [
+        replace(
+            chain,
+            stages=tuple(
+                stage if stage.state not in ("none", "epoch") else replace(stage, about="")
+                for stage in chain.stages
+            ),
+        )
+        for chain in described.chains
+    ]
     return (
-        described.chains,
+        chains,
         described.links,
         described.graph.kinds,
         described.graph.parents,
@@ -200,6 +211,7 @@ def _check_epochs(
         for node in chain.nodes if chain.kind == "sink" else ():
             clock = {sender: Position(ZERO, published) for sender in graph.parents[node]}
             stored[node] = Stored((Saved(0, Report(node, completed=published, clock=clock)),))
+    _check_orders(directory, described, stored, published)
     starts = plan(graph, frozenset(graph.kinds), {}, stored)
     if starts.impossible is not None:
         raise SettingsError(
@@ -209,6 +221,23 @@ def _check_epochs(
             "and then start the changed one",
             path=str(directory),
         )
+
+
+def _check_orders(
+    directory: Path, described: FlowDescription, stored: Mapping[int, Stored], published: int
+) -> None:
+    """Refuse to read input again in another order than the one that published rows show."""
+    for node in sorted(described.graph.determined):
+        epoch = max((one.report.completed for one in stored[node].checkpoints), default=-1)
+        if epoch < published:
+            raise SettingsError(
+                f"the flow has changed since {directory} was written, and "
+                f"{described.node_name(node)} depends on the order of its input: it has a "
+                f"checkpoint of epoch {epoch}, but epochs up to {published} are published in an "
+                "order that cannot be repeated after the change. Start the flow as it was, call "
+                "query.checkpoint(), stop it, and then start the changed one",
+                path=str(directory),
+            )
 
 
 def _move(directory: Path, was: FlowDescription, homes: Homes) -> None:
