@@ -30,6 +30,7 @@ MIXED = {
     "who holds its input ends an epoch that no source ends": (58, 227, 249, 3279, 5510),
     "who is fed only round a loop is waited for, and waits for nobody at the end": (7155,),
     "a completion that nobody knows stays before rows that came after its marks": (40146,),
+    "where all start together, who is ahead keeps what the last one has": (8685,),
     "an epoch that no source has cut is no sign of a lost log": (1800,),
     "a rollback that the controller did not live to record is none": (5161,),
 }

@@ -71,6 +71,8 @@ class Replay(Generic[I]):
 
     targets: Sequence[Target]
     senders: Iterable[int]
+    determined: bool = False
+    """Whether the targets are all steps up to the last one."""
     _rows: dict[int, deque[_Arrival[I]]] = field(init=False)
     _places: dict[int, int] = field(init=False)
     """Of the completions among the targets, by epoch."""
@@ -154,6 +156,8 @@ class Replay(Generic[I]):
         All its marks were handled before the target, so it was: completions do not wait for rows.
         One that is known keeps its own place.
         """
+        if self.determined:
+            return False
         return epoch < target.made_from.epoch and self._places.get(epoch, -1) < self._next
 
     def _towards_completion(

@@ -9,6 +9,8 @@ node would start, from the sinks upwards.
     stateful    its newest checkpoint; if it keeps no log, its newest at or before all its children
     in a loop   the newest epoch of which all nodes of the loop have checkpoints
 
+Where everybody restarts together nobody starts later than the last one has a checkpoint.
+
 With ``spare``, so many older checkpoints count instead of the newest, in case it is damaged.
 
 Law: more failures never keep more, so no recovery takes a node behind its own bound.  Connected
@@ -65,6 +67,7 @@ def low_epochs(
     saved: Mapping[int, Iterable[int]],
     published: Mapping[int, int],
     spare: int = 1,
+    all_together: bool = False,
 ) -> dict[int, int]:
     """Per node the low epoch of its region: no recovery of that region goes back behind it.
 
@@ -80,7 +83,7 @@ def low_epochs(
     2
     """
     lows: dict[int, int] = {}
-    for node, start in _starts(graph, saved, published, spare).items():
+    for node, start in _starts(graph, saved, published, spare, all_together).items():
         region = graph.regions[node]
         lows[region] = min(lows.get(region, _NEVER), start)
     return {
@@ -94,11 +97,12 @@ def keep_from(
     saved: Mapping[int, Iterable[int]],
     published: Mapping[int, int],
     spare: int = 1,
+    all_together: bool = False,
 ) -> dict[int, int]:
     """Per node with state the epoch of the oldest checkpoint that a recovery may ask for."""
     return {
         node: start
-        for node, start in _starts(graph, saved, published, spare).items()
+        for node, start in _starts(graph, saved, published, spare, all_together).items()
         if graph.kinds[node] in (Kind.STATEFUL, Kind.ORDERED)
     }
 
@@ -108,13 +112,14 @@ def rollback_from(
     saved: Mapping[int, Iterable[int]],
     published: Mapping[int, int],
     spare: int = 1,
+    all_together: bool = False,
 ) -> dict[int, int]:
     """Per node the oldest epoch to which its region can be taken back by hand.
 
     From there on every node with state has a checkpoint that fits the others'.
     """
     found: dict[int, int] = {}
-    for node, epoch in keep_from(graph, saved, published, spare).items():
+    for node, epoch in keep_from(graph, saved, published, spare, all_together).items():
         region = graph.regions[node]
         found[region] = max(found.get(region, -1), epoch)
     return {node: found.get(region, -1) for node, region in graph.regions.items()}
@@ -162,8 +167,13 @@ def _starts(
     saved: Mapping[int, Iterable[int]],
     published: Mapping[int, int],
     spare: int,
+    all_together: bool,
 ) -> dict[int, int]:
     """The least epoch at which each node may have to start."""
+    if all_together:  # whoever is ahead goes back to where the last one is
+        stateful = [node for node in saved if graph.kinds[node] is not Kind.SINK]
+        cap = min((max(saved[node], default=-1) for node in stateful), default=_NEVER)
+        saved = {node: [e for e in epochs if e <= cap] for node, epochs in saved.items()}
     found: dict[int, int] = {}
     least: dict[int, int] = {}
 

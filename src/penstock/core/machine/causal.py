@@ -171,7 +171,7 @@ class CausalMachine(CausalPeers):
                 floor = Floor(start.stamp, start.completed, horizon)
             self.log.set_floor(child, floor)
         self._horizon = horizon
-        self._replay = Replay(start.targets, self.senders)
+        self._replay = Replay(start.targets, self.senders, self.determined)
 
     @property
     def replaying(self) -> bool:

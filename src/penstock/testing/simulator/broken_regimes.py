@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from penstock.core.causal.graph import CausalGraph
 from penstock.core.causal.plan import plan
@@ -99,25 +100,25 @@ class ForgetsLimits(RecoveryMachine):
 
 
 def one_region(
-    graph: CausalGraph, saved: Epochs, published: Mapping[int, int], spare: int
+    graph: CausalGraph, saved: Epochs, published: Mapping[int, int], *kept: Any
 ) -> dict[int, int]:
     """Takes the low epoch of whoever is furthest for everybody's."""
-    lows = low_epochs(graph, saved, published, spare)
+    lows = low_epochs(graph, saved, published, *kept)
     return dict.fromkeys(lows, max(lows.values()))
 
 
 def as_if_logged(
-    graph: CausalGraph, saved: Epochs, published: Mapping[int, int], spare: int
+    graph: CausalGraph, saved: Epochs, published: Mapping[int, int], *kept: Any
 ) -> dict[int, int]:
     """Takes every checkpoint for one that will do."""
-    return low_epochs(replace(graph, logless=frozenset()), saved, published, spare)
+    return low_epochs(replace(graph, logless=frozenset()), saved, published, *kept)
 
 
 def newest_only(
-    graph: CausalGraph, saved: Epochs, published: Mapping[int, int], spare: int
+    graph: CausalGraph, saved: Epochs, published: Mapping[int, int], *kept: Any
 ) -> dict[int, int]:
     """Keeps one checkpoint less than may be asked for."""
-    found = keep_from(graph, saved, published, spare)
+    found = keep_from(graph, saved, published, *kept)
     return {
         node: min((one for one in saved[node] if one > epoch), default=epoch)
         for node, epoch in found.items()

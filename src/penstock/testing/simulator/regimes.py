@@ -140,6 +140,7 @@ def _global(shape: Shape, random: Random) -> Shape:
         regimes=dict.fromkeys(inner, "global"),
         every=dict.fromkeys(inner, every),
         global_every=every,
-        cuts_multiples=random.random() < 0.5,
+        # A step that was noted at an epoch which nobody has cut cannot be found again.
+        cuts_multiples=random.random() < 0.5 or bool(graph.noted),
         spare=random.choice((0, 1)),
     )

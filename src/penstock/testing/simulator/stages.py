@@ -82,6 +82,11 @@ class Shape:
         whole = CausalGraph(graph.kinds, {**graph.parents, **fed}, graph.units)
         object.__setattr__(self, "whole", whole if fed else graph)
 
+    @property
+    def kept(self) -> tuple[int, bool]:
+        """How many checkpoints more than needed are kept, and whether all start together."""
+        return self.spare, self.global_every is not None
+
     def holds(self, node: int) -> bool:
         """Whether a node keeps its output back until an epoch is complete."""
         return node in self.graph.clean and node not in self.graph.units

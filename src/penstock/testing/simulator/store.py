@@ -81,7 +81,10 @@ class Store:
 
     def find(self, node: int, key: int) -> Kept:
         """The checkpoint with a key."""
-        return next(kept for kept in self.checkpoints[node] if kept.key == key)
+        for kept in self.checkpoints[node]:
+            if kept.key == key:
+                return kept
+        raise LookupError(f"checkpoint {key} of node {node} was deleted, but is asked for")
 
     def roll_back(self, node: int, key: int | None, trim: Stamp, through: int) -> None:
         """A node starts from a checkpoint: newer ones and unbound determinants are void."""
@@ -101,7 +104,7 @@ class Store:
         durable = durable_epochs(graph, self.stored(graph.order))
         for node in self.acknowledged:
             self.acknowledged[node] = max(self.acknowledged[node], lows[node])
-        for node, epoch in keeps(graph, *durable, self.shape.spare).items():
+        for node, epoch in keeps(graph, *durable, *self.shape.kept).items():
             self.checkpoints[node] = [
                 k for k in self.checkpoints[node] if k.checkpoint.report.completed >= epoch
             ]

@@ -339,7 +339,7 @@ class World:
             return
         graph = self.shape.graph
         stored = self.store.stored(graph.order)
-        lows = self.mutant.lows(graph, *durable_epochs(graph, stored), self.shape.spare)
+        lows = self.mutant.lows(graph, *durable_epochs(graph, stored), *self.shape.kept)
         self.monitor.truncated(lows, stored)
         self.store.forget(lows, self.mutant.keeps)
         self.control(self.controller.truncate_due(lows))
@@ -372,7 +372,7 @@ class World:
         if self.controller is None:
             return False
         saved, published = durable_epochs(graph, self.store.stored(graph.order))
-        oldest = rollback_from(graph, saved, published, self.shape.spare)
+        oldest = rollback_from(graph, saved, published, *self.shape.kept)
         node = self.random.choice(graph.order)
         region = [other for other in graph.order if graph.regions[other] == graph.regions[node]]
         if graph.unrepeatable.intersection(region):
