@@ -96,7 +96,7 @@ def test_a_killed_host_ends_a_flow_without_recovery_and_is_named(spark: SparkSes
 def test_a_driver_that_is_killed_again_and_again_leaves_the_tables_as_if_it_never_was(
     at_length: bool,
 ) -> None:
-    kills = 10 if at_length else 3
+    kills = 10 if at_length else 1
     result = kill_drivers(kills, rate=4_000)
     assert (result["lost"], result["duplicated"], result["disordered"]) == (0, 0, 0)
     assert result["equal"]

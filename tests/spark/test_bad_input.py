@@ -197,7 +197,7 @@ def test_an_unwritable_output_or_checkpoint_is_refused(spark: SparkSession, tmp_
     rows.parquet(str(tmp_path / "file" / "out"))
     with refused(SinkError, str(tmp_path / "file" / "out"), "cannot write", "give a path"):
         flow.start(spark, hosts=2)
-    with refused(SettingsError, "checkpointLocation", "cannot be written", "give a directory"):
+    with refused(SettingsError, "checkpointLocation", "cannot be written", "give a place"):
         small_flow().start(spark, checkpointLocation=str(tmp_path / "file" / "checkpoint"))
 
 

@@ -19,7 +19,7 @@ from penstock.errors import SettingsError
 from penstock.testing.local import LocalQuery, start_local
 
 ROWS = 30_000
-RATE = 15_000
+RATE = 10_000
 WAIT_S = 30.0
 
 
