@@ -37,7 +37,7 @@ def regimes(
 
 
 def selective(
-    rate: Annotated[float, typer.Option(min=1000, help="Events per second.")] = 1_000_000,
+    rate: Annotated[float, typer.Option(min=1000, help="Events per second.")] = 200_000,
     seconds: Annotated[float, typer.Option(min=6, help="How long a run lasts.")] = 20,
     rounds: Rounds = 2,
     json: Json = False,
