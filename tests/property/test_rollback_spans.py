@@ -19,7 +19,6 @@ from penstock.core.rollback.regimes import (
     Regime,
     lazy,
 )
-from penstock.core.rollback.selective import coalesced, restricted
 from penstock.core.rollback.solver import solve
 from penstock.core.rollback.spans import EMPTY, TOP, Moment, Numbered, Span
 from penstock.core.rollback.transformers import ENTERING, LEAVING, SAME, TURNING, Transformer
@@ -100,25 +99,6 @@ def test_transformers_are_monotone_and_promise_nothing_wrong(
                 assert message(moment) in transformer.sent(small)
             elif moment[-1] != CONVERGED:  # no event happens at "all iterations"
                 assert message(moment) not in transformer.fixed(small)
-
-
-@given(st.data())
-def test_times_are_merged_only_where_no_rollback_tells_them_apart(data: st.DataObject) -> None:
-    universe = data.draw(st.sampled_from(["epochs", "loop"]))
-    offered = [drawn(data, universe)]
-    for _ in range(data.draw(st.integers(0, 3))):
-        offered.append(offered[-1] | drawn(data, universe))
-    groups = coalesced(UNIVERSES[universe], offered)
-    assert sorted(map(tuple, sum(groups, ()))) == sorted(map(tuple, UNIVERSES[universe]))
-    group_of = {time: number for number, group in enumerate(groups) for time in group}
-    state = {time: str(time) for time in UNIVERSES[universe]}
-    for one, two in product(UNIVERSES[universe], repeat=2):
-        together = all((one in span) == (two in span) for span in offered)
-        assert (group_of[one] == group_of[two]) == together
-    for span in offered:
-        kept = {group_of[time] for time in restricted(state, span)}
-        undone = {group_of[time] for time in state if time not in span}
-        assert not kept & undone
 
 
 REGIMES = (

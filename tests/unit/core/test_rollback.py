@@ -6,7 +6,6 @@ from penstock.bench.monitor import bench_monitor
 from penstock.core.rollback.cascades import StageEdge, Trouble, cascades
 from penstock.core.rollback.metadata import Edge, Kept, Offer, RollbackGraph, Witness
 from penstock.core.rollback.monitor import SpanMonitor
-from penstock.core.rollback.preview import preview
 from penstock.core.rollback.regimes import (
     BATCH,
     CAUSAL,
@@ -29,7 +28,7 @@ from penstock.core.rollback.transformers import (
     epochs_to_numbers,
 )
 from penstock.core.time import CONVERGED, Time
-from penstock.errors import GraphError, InvariantError, SettingsError, UsageError
+from penstock.errors import GraphError, InvariantError, SettingsError
 
 E = Span.epoch
 SOURCE_NODE = SOURCE.kept(9).alive(discarded=EMPTY)
@@ -188,26 +187,6 @@ def test_the_monitor_refuses_what_would_lower_a_low_watermark() -> None:
         monitor.learn(0, Kept.spans(E(1)))
     with pytest.raises(GraphError, match="only what is durable"):
         monitor.offer(0, Offer(TOP))
-
-
-def test_a_preview_says_what_rewinds_and_why() -> None:
-    graph = RollbackGraph(4, [Edge(0, 1, logged=True), Edge(0, 2, logged=True), Edge(1, 3)])
-    kept = [SOURCE_NODE, *[live(lazy(3).stateful(), 7, 3, 6)] * 2, live(EAGER, 7)]
-    stages = ["tweets", "count", "count", "bill"]
-    shown = preview(graph, kept, stages, failed=[1])
-    assert [(row.stage, row.rewound, row.nodes) for row in shown.rows] == [
-        ("tweets", 0, 1),
-        ("count", 1, 2),
-        ("bill", 1, 1),
-    ]
-    assert shown.rows[0].goes_on
-    assert shown.rows[1].because == "failed"
-    assert shown.rows[2].because == "has handled what may come out differently: count goes back"
-    assert (shown.rows[2].from_span, shown.rows[2].to_span) == (E(8), E(6))
-    asked = preview(graph, kept, stages, to=5)
-    assert [row.to_span for row in asked.rows] == [E(5), E(3), E(3)]
-    with pytest.raises(UsageError, match="bill keeps nothing as old as epoch 2"):
-        preview(graph, [*kept[:3], EAGER.kept(7, since=4)], stages, to=2)
 
 
 def test_cascades_are_found_before_anything_runs() -> None:

@@ -7,7 +7,6 @@ causal nodes that can replay do not force their children back.
 from penstock.core.rollback.cascades import Cascade, StageEdge, Trouble, cascades
 from penstock.core.rollback.metadata import Edge, Kept, Offer, RollbackGraph, Witness
 from penstock.core.rollback.monitor import Decisions, SpanMonitor
-from penstock.core.rollback.preview import Preview, Rewind, preview
 from penstock.core.rollback.solver import Cause, Reason, Rollback, solve
 from penstock.core.rollback.spans import EMPTY, TOP, Numbered, Span
 
@@ -21,9 +20,7 @@ __all__ = [
     "Kept",
     "Numbered",
     "Offer",
-    "Preview",
     "Reason",
-    "Rewind",
     "Rollback",
     "RollbackGraph",
     "Span",
@@ -32,6 +29,5 @@ __all__ = [
     "Trouble",
     "Witness",
     "cascades",
-    "preview",
     "solve",
 ]
