@@ -9,6 +9,7 @@ it.  All of it happens in the host's loop, between two steps of its nodes.
     {"kind": "plan", "orders": {...}}                         checkpoint so often, log or not
     {"kind": "resume", "epoch": n}                            everybody has a checkpoint: go on
     {"kind": "settled"}                                       everybody is as good as any other
+    {"kind": "follow", "nodes": {...}}                        keep up with nodes that run elsewhere
     {"kind": "checkpoint", "epoch": e, "now": False}          save the state when e is complete
 """
 
@@ -41,12 +42,14 @@ from penstock.engine.changed_flow import cleaned
 from penstock.engine.clean_node import CleanRunner, waits
 from penstock.engine.clock import EpochClock, work_clock_s
 from penstock.engine.durable import CheckpointWriter, NodeStore, SpillFile, Stall
+from penstock.engine.following import Follower
 from penstock.engine.host import Host
 from penstock.engine.store import BoundaryLog
 from penstock.errors import NotWrittenError, PeerError, PenstockError, TransientError
 from penstock.physical import PhysicalPlan
 from penstock.regimes import PAUSES, Eager
 from penstock.tracking import TrackingPlan
+from penstock.vertex import Vertex
 
 __all__ = ["CausalAgent", "checkpoints_of"]
 
@@ -86,6 +89,7 @@ class CausalAgent:
         self._lows: dict[int, tuple[int, int]] = {}
         self._left: dict[int, CausalRunner] = {}
         """Nodes that were here until they had to start again, here or elsewhere."""
+        self.follower = Follower(plan, self._store, self._told_followed)
         self._newest: dict[int, int] = {}
         """The newest incarnations of nodes that were to be started here."""
         host.placement = dict(run["placement"])
@@ -95,6 +99,7 @@ class CausalAgent:
 
     def close(self) -> None:
         """The host ends: stop writing, drop what was spilled."""
+        self.follower.close()
         self.writer.close()
         self.spill.close()
 
@@ -150,6 +155,10 @@ class CausalAgent:
         elif kind == "settled":
             self._left.clear()
             self.host.pause(0.0)
+            if self.host.nodes:  # no spare any more
+                self.follower.clear()
+        elif kind == "follow":
+            self.follower.follow(body["nodes"])
         elif kind == "resume":
             for runner in self._runners():
                 runner.perform(runner.causal.resume(body["epoch"]))
@@ -258,13 +267,20 @@ class CausalAgent:
         remembered = before.memory if isinstance(before, CausalRunner) else {}
         chain = self.plan.chain_of_node(node)
         store, checkpoint, state = None, None, None
+        ready: tuple[Vertex | None, ...] = ()
+        followed = False
         if Kind(self.run["kinds"][node]) in _WITH_STATE and self.run["checkpoint_s"] is not None:
             store = self._store(node, incarnation)
             if start.checkpoint in remembered:
                 checkpoint, state = remembered[start.checkpoint]
             elif start.checkpoint:
                 try:
-                    checkpoint, state = store.load_checkpoint(start.checkpoint)
+                    found = self.follower.take(node, store, start.checkpoint)
+                    if found is None:
+                        checkpoint, state = store.load_checkpoint(start.checkpoint)
+                    else:
+                        followed, ready = True, found.vertices
+                        checkpoint, state = found.read.checkpoint, found.read.state
                 except TransientError as error:
                     log.warning("%s", error)
                     self.tell({"kind": "broken", "node": node, "incarnation": incarnation})
@@ -273,6 +289,7 @@ class CausalAgent:
             if spec["foreign"] is not None and checkpoint is not None and state is not None:
                 names = [stage.name for stage in chain.stages]
                 checkpoint, state = cleaned(checkpoint.report, state, start, spec["foreign"], names)
+                ready = ()
         machine = self._machine(
             node, incarnation, spec["incarnations"], start, checkpoint, spec["hold"]
         )
@@ -285,7 +302,7 @@ class CausalAgent:
         if store is not None:
             runner.key = store.newest()
         if state is not None:
-            runner.chain.restore(state, start.completed)
+            runner.chain.restore(state, start.completed, ready)
             runner.checkpoint_epoch = start.completed
         else:
             runner.chain.open()
@@ -295,7 +312,8 @@ class CausalAgent:
         if chain.is_source:
             runner.source = self._source(runner, start)
         self.host.add(runner)
-        self.tell({"kind": "started", "node": node, "incarnation": incarnation})
+        told = {"kind": "started", "node": node, "incarnation": incarnation}
+        self.tell({**told, "followed": followed})
         # Its receivers have the marks of the epochs that it had completed.
         had = max((position.epoch for position in start.positions.values()), default=-1)
         if before is not None:
@@ -305,6 +323,9 @@ class CausalAgent:
         runner.perform(runner.causal.begin())
         runner.cpu_ns += time.thread_time_ns() - cpu_ns
 
+    def _told_followed(self, node: int, key: int) -> None:
+        self.tell({"kind": "followed", "host": self.host.number, "node": node, "key": key})
+
     def _maker(self, node: int, store: NodeStore | None) -> Callable[..., CausalRunner]:
         """How to make a node's runner."""
         chain = self.plan.chain_of_node(node)
@@ -312,7 +333,7 @@ class CausalAgent:
         common: dict[str, Any] = {
             "keeper": self,
             "store": store,
-            "checkpoint_s": checkpoint_s,
+            "checkpoint_s": min(checkpoint_s, self.run["followed_s"] or checkpoint_s),
             "copies": self.run["copies"],
             "stall": self._stall(chain.node_name(node)),
         }

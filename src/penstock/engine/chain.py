@@ -177,8 +177,16 @@ class ChainRunner:
             tuple(stage.snapshot() for stage in self._stages), tuple(pending), watermarks
         )
 
-    def restore(self, state: ChainState, completed: int) -> None:
-        """Open new vertices in a state that reflects every epoch up to ``completed``."""
+    def restore(
+        self, state: ChainState, completed: int, ready: Sequence[Vertex | None] = ()
+    ) -> None:
+        """Open new vertices in a state that reflects every epoch up to ``completed``.
+
+        Vertices that were made ``ready``, per stage, take the places of new ones.
+        """
+        for stage, vertex in zip(self._stages, ready, strict=False):
+            if vertex is not None:
+                stage.vertex = vertex
         self.open()
         time = Time(max(completed, 0), (0,) * self._depth)
         for entry in state.watermarks:

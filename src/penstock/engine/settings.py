@@ -18,6 +18,11 @@ from penstock.regimes import Regime, checked_regime
 __all__ = ["RunSettings"]
 
 
+ACTIVE = "active"
+"""One host stands by and keeps up with the states of all nodes."""
+FOLLOWED_US = 100_000
+"""So often, at most, nodes that are followed save their states."""
+
 _CHOICES = {
     "progress": ("marks", "tracked"),
     "recovery": ("causal", "none", "purge"),
@@ -52,7 +57,7 @@ class RunSettings:
     dropState: Sequence[str] = ()
     logs: str = "references"
     logBytes: int = 64 << 20
-    standby: int = 0
+    standby: int | str = 0
     storeTimeout: Duration = "5 minutes"
     maxOverhead: float | None = None
     planInterval: Duration = "10 seconds"
@@ -81,8 +86,11 @@ class RunSettings:
                 raise SettingsError(
                     f"start: {name} must be a whole number from 1 up, got {value!r}"
                 )
-        if not isinstance(settings.standby, int) or settings.standby < 0:
-            raise SettingsError(f"start: standby is a number from 0 up, got {settings.standby!r}")
+        spares = settings.standby
+        if spares != ACTIVE and (not isinstance(spares, int) or spares < 0):
+            raise SettingsError(
+                f"start: standby is a number from 0 up or {ACTIVE!r}, got {spares!r}"
+            )
         budget = settings.maxOverhead
         if budget is not None and not (isinstance(budget, int | float) and 0 < budget < 1):
             raise SettingsError(
@@ -119,6 +127,18 @@ class RunSettings:
         ):
             settings.us(name)
         return settings
+
+    @property
+    def spares(self) -> int:
+        """How many hosts are kept ready without nodes."""
+        return 1 if isinstance(self.standby, str) else self.standby
+
+    @property
+    def followed_s(self) -> float | None:
+        """How often nodes save their states for a host that follows them; None: none does."""
+        if self.standby != ACTIVE:
+            return None
+        return max(self.us("epochInterval"), FOLLOWED_US) / 1_000_000
 
     def us(self, name: str) -> int:
         """A duration in microseconds."""

@@ -120,6 +120,8 @@ def running_kernel(aggregation: Aggregation) -> Kernel:
 class RunningVertex(PartialVertex):
     """Keeps one partial row per key; an epoch costs time in proportion to the keys it changes."""
 
+    can_follow = True
+
     def __init__(self, aggregation: Aggregation, kernel: Kernel | None) -> None:
         super().__init__(kernel, keep_rows=False)
         self.aggregation = aggregation
@@ -154,3 +156,5 @@ class RunningVertex(PartialVertex):
     def load(self, state: Mapping[str, Any]) -> None:
         if "groups" in state:
             self._store.load(state["groups"])
+        else:
+            self._store.clear()

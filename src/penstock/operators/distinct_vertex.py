@@ -30,6 +30,8 @@ _BUCKET, _TIME = "$bucket", "$time"
 class DistinctVertex(StatefulVertex):
     """Sends the first row of each key; remembers keys, and with a time when they were seen."""
 
+    can_follow = True
+
     def __init__(self, columns: Sequence[str], within_us: int | None, time: str | None) -> None:
         super().__init__()
         self.columns = list(columns)
@@ -154,6 +156,9 @@ class DistinctVertex(StatefulVertex):
             self._store.load(state["seen"])
             if self.within_us is not None:
                 self._oldest = int(pc.min(state["seen"].table().column(_TIME)).as_py())
+        else:
+            self._store.clear()
+            self._oldest = None
 
 
 def _spaced(codes: Any, times: Any, within: int) -> Any:

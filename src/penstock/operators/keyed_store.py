@@ -113,7 +113,13 @@ class KeyedStore:
         return Grown(self.lineage, self.rows_in_log, lambda: pa.concat_tables(log))
 
     def load(self, history: Grown) -> None:
-        """Take a :meth:`history` as the whole content: the newest row of each key."""
+        """Take a :meth:`history` as the whole content: the newest row of each key.
+
+        One that has only grown since it was loaded costs what has come since then.
+        """
+        if history.lineage is self.lineage and history.rows >= self.rows_in_log:
+            self._grow(history.table().slice(self.rows_in_log).combine_chunks())
+            return
         rows = history.table().combine_chunks()
         hashes = self._hash(rows)
         newest = np.arange(rows.num_rows)
@@ -128,6 +134,25 @@ class KeyedStore:
         self._fill(rows, hashes[newest], newest)
         # The log is what it was, garbage and all, so that what is durable of it counts.
         self.lineage = history.lineage or Lineage()
+
+    def _grow(self, rows: pa.Table) -> None:
+        """More rows of the history: later ones take the place of earlier ones."""
+        if not rows.num_rows:
+            return
+        first = self.rows_in_log
+        last = np.flatnonzero(self._newest(rows, np.arange(rows.num_rows)))
+        found = self.find(rows.take(pa.array(last)))
+        numbers, new = first + last, found.slots < 0
+        self._slots[found.slots[found.known]] = numbers[found.known]
+        self._insert(found.hashes[new], numbers[new])
+        self._live += int(new.sum())
+        self._extend(rows)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._log, self._starts, self._live = [], [], 0
+        self.lineage = Lineage()
+        self._clear(_SMALLEST)
 
     def _newest(self, rows: pa.Table, among: Any) -> Any:
         """Which of some rows no later one of them has the key of."""
@@ -151,13 +176,17 @@ class KeyedStore:
 
     # -- the log ---------------------------------------------------------------------------------
 
-    def _append(self, rows: pa.Table) -> None:
+    def _extend(self, rows: pa.Table) -> None:
+        """Add to the log, as it is."""
         self._starts.append(self.rows_in_log)
         self._log.append(rows)
         while len(self._log) > 1 and self._log[-2].num_rows <= 2 * self._log[-1].num_rows:
             last = self._log.pop()
             self._starts.pop()
             self._log[-1] = pa.concat_tables([self._log[-1], last]).combine_chunks()
+
+    def _append(self, rows: pa.Table) -> None:
+        self._extend(rows)
         if self.rows_in_log > 2 * self._live + _SMALLEST:
             live = np.sort(self._slots[self._slots >= 0])
             kept = self._take(live)

@@ -28,6 +28,9 @@ __all__ = ["PartialVertex", "Runs", "StatefulVertex", "batch_of", "tables"]
 class StatefulVertex(Vertex):
     """Keeps batches per time and port; ``work`` gets them when the time is complete."""
 
+    can_follow = False
+    """Whether ``load`` may come again, with a later state, and costs what has changed since."""
+
     def __init__(self) -> None:
         self._pending: dict[Time, list[tuple[int, pa.RecordBatch]]] = {}
 

@@ -7,6 +7,7 @@ The folder belongs to one incarnation.  A fence renames it, so that whatever the
 refused by the file system itself.
 """
 
+from penstock.engine.durable.checkpoint_file import DamagedError, Kept, Read
 from penstock.engine.durable.node_store import (
     Beginnings,
     NodeStore,
@@ -22,7 +23,10 @@ from penstock.engine.durable.writes import Writes
 __all__ = [
     "Beginnings",
     "CheckpointWriter",
+    "DamagedError",
+    "Kept",
     "NodeStore",
+    "Read",
     "SpillFile",
     "Stall",
     "Writes",

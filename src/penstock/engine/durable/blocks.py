@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from penstock.engine.storage.folder import Folder, Writer
 from penstock.errors import InvariantError
+from penstock.operators.grown import Lineage
 from penstock.wire.frames import has_dictionary
 
-__all__ = ["Block", "BlockReader", "BlockWriter", "DamagedError"]
+__all__ = ["Block", "BlockReader", "BlockWriter", "DamagedError", "Kept"]
+
+T = TypeVar("T")
 
 MAGIC = b"PENSTOCK"
 _ALIGN = 64
@@ -120,15 +123,53 @@ def _messages(schema: pa.Schema, batches: list[pa.RecordBatch]) -> Iterable[Any]
         yield batch.serialize()
 
 
+class Kept:
+    """What was made of segments' blocks when a node's checkpoint before was read.
+
+    Who reads checkpoint after checkpoint thus reads what is new; a block's checksum is part of what
+    it is known by.  Tables that are in both are of one lineage.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[Block, Any] = {}
+        self._now: dict[Block, Any] = {}
+        self._lineages: dict[Block, Lineage] = {}
+
+    def once(self, block: Block, make: Callable[[], T]) -> T:
+        """What is made of a block, which may have been made before."""
+        if not block.file:  # the checkpoint's own file: the next one has another
+            return make()
+        if block not in self._now:
+            self._now[block] = self._before[block] if block in self._before else make()
+        made: T = self._now[block]
+        return made
+
+    def lineage(self, blocks: Iterable[Block]) -> Lineage:
+        """The lineage of a table that only grows, by any part of it that is known."""
+        parts = [block for block in blocks if block.file]
+        found = next((self._lineages[part] for part in parts if part in self._lineages), Lineage())
+        self._lineages.update(dict.fromkeys(parts, found))
+        return found
+
+    def turn(self) -> None:
+        """A checkpoint was read: forget what it does not refer to."""
+        self._before, self._now = self._now, {}
+        self._lineages = {
+            block: lineage for block, lineage in self._lineages.items() if block in self._before
+        }
+
+
 class BlockReader:
     """Reads blocks of a folder's files, each once."""
 
-    def __init__(self, folder: Folder, file: str, data: pa.Buffer) -> None:
+    def __init__(
+        self, folder: Folder, file: str, data: pa.Buffer, kept: Kept | None = None
+    ) -> None:
+        self.kept = Kept() if kept is None else kept
         self._folder = folder
         self._file = file
         self._data = data
         """All of the file in which blocks without a file's name are."""
-        self._streams: dict[Block, pa.Table] = {}
         self._batches: dict[Block, list[pa.RecordBatch]] = {}
 
     def bytes(self, block: Block) -> pa.Buffer:
@@ -144,10 +185,12 @@ class BlockReader:
 
     def table(self, block: Block) -> pa.Table:
         """The table that a block holds."""
-        if block not in self._streams:
+
+        def read() -> pa.Table:
             with pa.ipc.open_stream(self.bytes(block)) as stream:
-                self._streams[block] = stream.read_all()
-        return self._streams[block]
+                return stream.read_all()
+
+        return self.kept.once(block, read)
 
     def payload(self, block: Block, *index: int) -> Any:
         """A batch of a block, or its bytes."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgpack
@@ -25,7 +26,14 @@ from penstock.core.machine.causal_effects import Checkpoint
 from penstock.core.progress.notifications import Notification
 from penstock.core.time import Time
 from penstock.engine.chain_state import ChainState, StageState
-from penstock.engine.durable.blocks import MAGIC, Block, BlockReader, BlockWriter, DamagedError
+from penstock.engine.durable.blocks import (
+    MAGIC,
+    Block,
+    BlockReader,
+    BlockWriter,
+    DamagedError,
+    Kept,
+)
 from penstock.engine.durable.segments import (
     Chunk,
     Known,
@@ -35,9 +43,17 @@ from penstock.engine.durable.segments import (
     read_bundles,
 )
 from penstock.engine.storage.folder import Folder
-from penstock.operators.grown import Grown, Lineage
+from penstock.operators.grown import Grown
 
-__all__ = ["DamagedError", "Manifest", "read_checkpoint", "read_manifest", "write_checkpoint"]
+__all__ = [
+    "DamagedError",
+    "Kept",
+    "Manifest",
+    "Read",
+    "read_checkpoint",
+    "read_manifest",
+    "write_checkpoint",
+]
 
 VERSION = 2
 _TAIL = struct.Struct("<QI8s")
@@ -119,11 +135,21 @@ def read_manifest(folder: Folder, name: str) -> Manifest:
     return _manifest(data, length)
 
 
-def read_checkpoint(folder: Folder, name: str) -> tuple[Checkpoint, ChainState, Known]:
-    """All of a checkpoint, and what is durable with it; batches refer to the files' bytes."""
+class Read(NamedTuple):
+    """A checkpoint that was read."""
+
+    checkpoint: Checkpoint
+    state: ChainState
+    known: Known
+    """What is durable with it."""
+    manifest: Manifest
+
+
+def read_checkpoint(folder: Folder, name: str, kept: Kept | None = None) -> Read:
+    """All of a checkpoint, but for what is ``kept`` of others; batches refer to files' bytes."""
     data = folder.read(name)
     manifest = _manifest(data, _footer_length(data, data.size))
-    reader = BlockReader(folder, name, data)
+    reader = BlockReader(folder, name, data, kept)
     known = Known()
     known.sizes = manifest.segments
     stages, blocks, pending, watermarks, log = msgpack.unpackb(
@@ -138,7 +164,9 @@ def read_checkpoint(folder: Folder, name: str) -> tuple[Checkpoint, ChainState, 
         ),
         watermarks,
     )
-    return Checkpoint(manifest.report, _log(log, reader, known)), state, known
+    checkpoint = Checkpoint(manifest.report, _log(log, reader, known))
+    reader.kept.turn()
+    return Read(checkpoint, state, known, manifest)
 
 
 def _stage(plain: tuple[Any, ...], reader: BlockReader, known: Known) -> StageState:
@@ -155,7 +183,7 @@ def _table(grows: bool, plain: Any, reader: BlockReader, known: Known) -> pa.Tab
     blocks = [Block(*block) for block in plain]
     parts = [reader.table(block) for block in blocks]
     table = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
-    made = Grown.of(table, Lineage()) if grows else table
+    made = Grown.of(table, reader.kept.lineage(blocks)) if grows else table
     lineage = made.lineage if isinstance(made, Grown) else table
     ends = [0]
     for part in parts:
@@ -172,7 +200,7 @@ def _log(plain: Any, reader: BlockReader, known: Known) -> dict[int, Any]:
         some: list[Chunk] = []
         for at, skipped in blocks:
             block = Block(*at)
-            found = read_bundles(reader, block)
+            found = reader.kept.once(block, partial(read_bundles, reader, block))
             bundles += found[skipped:]
             if block.file:
                 stamps = tuple(bundle.stamp for bundle in found)

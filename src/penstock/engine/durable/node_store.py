@@ -25,7 +25,9 @@ from penstock.core.machine.causal_effects import Checkpoint
 from penstock.engine.chain_state import ChainState
 from penstock.engine.durable.checkpoint_file import (
     DamagedError,
+    Kept,
     Manifest,
+    Read,
     read_checkpoint,
     read_manifest,
     write_checkpoint,
@@ -151,15 +153,24 @@ class NodeStore:
         self._entries[key] = _entry(written.manifest)
         return written.size
 
+    def read_checkpoint(self, key: int, kept: Kept | None = None) -> Read:
+        """Read a checkpoint, whoever's it is, but for what is ``kept`` of earlier ones."""
+        return read_checkpoint(self.folder, checkpoint_name(key), kept)
+
+    def go_on(self, known: Known) -> None:
+        """The next checkpoint builds on what is durable with one that was read."""
+        self._known = known
+
     def load_checkpoint(self, key: int) -> tuple[Checkpoint, ChainState]:
-        """Read a checkpoint.
+        """Read the checkpoint to start from.
 
         One that is damaged is put out of the way, so that the next plan uses the one before it.
         """
         name = checkpoint_name(key)
         try:
-            checkpoint, state, self._known = read_checkpoint(self.folder, name)
-            return checkpoint, state
+            read = self.read_checkpoint(key)
+            self.go_on(read.known)
+            return read.checkpoint, read.state
         except (DamagedError, FileNotFoundError) as error:
             self._entries.pop(key, None)
             self._names()  # refused if this is not why

@@ -42,6 +42,7 @@ from penstock.engine.host import Host
 from penstock.engine.progress_hub import ProgressHub
 from penstock.engine.settings import RunSettings
 from penstock.engine.spark.commits import Commits
+from penstock.engine.spark.followers import Followers
 from penstock.engine.spark.frames import Frames
 from penstock.engine.spark.host_events import HostEvents
 from penstock.engine.spark.host_task import (
@@ -109,7 +110,7 @@ class Controller(HostEvents):
         self.plan = plan
         self.settings = settings
         self.store = store
-        self._roster = Roster(hosts, settings.standby)
+        self._roster = Roster(hosts, settings.spares)
         self.hosts = self._roster.hosts
         self.placement = plan.place(self._roster.workers, DRIVER)
         self.resume = resume
@@ -150,7 +151,10 @@ class Controller(HostEvents):
         stalls = None if self.recovery is None else self.recovery.stalls
         self._commits = Commits(store, resume, stalls)
         self.live_plan: LivePlan | None = None
+        self.followers: Followers | None = None
         if self.recovery is not None:
+            if settings.followed_s is not None:
+                self.followers = Followers(self.recovery.incarnations, self._to_host)
             self.live_plan = LivePlan(self.recovery, settings, self._tell_agents, self._do_later)
         bind, public = driver_address
         self.host = Host(
@@ -465,6 +469,7 @@ class Controller(HostEvents):
             "welcome": None if self.hub is None else self.hub.welcome,
             "recovery": recovery is not None,
             "delays_us": self.delays_us,
+            "followed_s": self.settings.followed_s,
         }
         if recovery is not None:
             body |= recovery.assignment(self.settings) | {"stopping": self._stopping}

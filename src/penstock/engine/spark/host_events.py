@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.machine.controller import ControllerEffect, ControllerMachine, Phase
 from penstock.engine.causal_agent import CausalAgent
 from penstock.engine.host import Host
+from penstock.engine.spark.followers import Followers
 from penstock.engine.spark.host_task import DRIVER, SLOTS
 from penstock.engine.spark.launch import Job
 from penstock.engine.spark.live_plan import LivePlan
@@ -39,6 +40,7 @@ class HostEvents(ABC):
     machine: ControllerMachine
     recovery: Recovery | None
     live_plan: LivePlan | None
+    followers: Followers | None
     host: Host
     hosts: dict[int, HostInfo]
     placement: dict[int, int]
@@ -81,6 +83,9 @@ class HostEvents(ABC):
         if "figures" in body:
             info.figures = body["figures"]
         if self.recovery is not None and self._recovery_told(body):
+            return []
+        if kind == "followed" and self.followers is not None:
+            self.followers.followed(body)
             return []
         if kind == "ready":
             return self._ready(peer)
@@ -126,6 +131,8 @@ class HostEvents(ABC):
         if recovery is None:
             return self.machine.ready(peer)
         self._roster.assigned.add(peer)
+        if self.followers is not None and peer in self._roster.spares:
+            self.followers.begin(peer)
         if self.machine.phase is not Phase.PREPARING:
             self._to_host(peer, {"kind": "go"})
             recovery.host_ready()
@@ -140,6 +147,8 @@ class HostEvents(ABC):
             return False
         if body["kind"] == "saved" and self.live_plan is not None:
             self.live_plan.saved(body)
+        if body["kind"] == "saved" and self.followers is not None:
+            self.followers.saved(body)
         if self.machine.phase is Phase.PREPARING and recovery.open:
             for host in (DRIVER, *self.hosts):
                 for effect in self.machine.ready(host):
@@ -174,6 +183,9 @@ class HostEvents(ABC):
         self.host.transport.forget(number)
         fresh = self._new_host(info) if replacement is None else replacement
         taker = self._roster.replace(number, fresh)
+        if self.followers is not None:
+            self.followers.end(number)
+            self.followers.end(number if taker is None else taker)
         if taker is not None:
             self.recovery.host_lost(number, taker, reason)
         if fresh % SLOTS not in self._jobs:

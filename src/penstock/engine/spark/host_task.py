@@ -63,6 +63,7 @@ SLOTS = 10_000
 BEAT_S = 0.2
 FROZEN_S = 1.0
 """A gap this long between two beats means that this process did not run."""
+_FOR_AGENT = ("fence", "start", "open", "plan", "resume", "settled", "checkpoint", "follow")
 GRACE_S = 0.5
 """How long a loop may take to end once it was told to."""
 
@@ -153,7 +154,7 @@ class _HostProcess:
             self.host.call(lambda: stop_sources(self.host, self._agent))
         elif kind == "ping":
             self.host.call(lambda: forget(self.host, self._agent, body))
-        elif kind in ("fence", "start", "open", "plan", "resume", "settled", "checkpoint"):
+        elif kind in _FOR_AGENT:
             self.host.call(lambda: self._recover(body))
         elif kind == "slow":
             self.host.call(lambda: self.host.slow_down(body["delays_us"]))

@@ -129,6 +129,7 @@ class FlowQuery(Rollbacks):
         phase = self._controller.machine.phase
         failed = self._controller.frames.failures()
         stalled = self._controller.stalls()
+        followers = self._controller.followers
         parts = [phase.value, *(f"stage {name!r} has failed" for name in failed)]
         parts += [
             f"{one['who']} cannot write for {one['seconds']:.0f} s ({one['reason']})"
@@ -141,6 +142,7 @@ class FlowQuery(Rollbacks):
             "isTriggerActive": phase in (Phase.RUNNING, Phase.DRAINING),
             **({"failedStages": failed} if failed else {}),
             **({"stalled": stalled} if stalled else {}),
+            **({} if followers is None else {"standby": followers.status()}),
         }
 
     @property

@@ -177,6 +177,7 @@ class Recovery(AskedOfRecovery):
             effects = machine.reported(body["node"], body["round"], report_from(body["report"]))
         elif kind == "started":
             effects = machine.started(body["node"], body["incarnation"])
+            self._note_work(body["node"], followed=body["followed"])
         elif kind == "opened":
             effects = machine.opened(
                 body["sender"], body["incarnation"], body["target"], body["target_incarnation"]
