@@ -28,7 +28,7 @@ def test_a_frozen_host_holds_the_others_up_with_flat_memory_and_exact_results(
     flow = Flow("frozen")
     keyed = flow.generate(numbers, shards=4, rate=rate, rows=rows).keyBy("k", shards=8)
     out = keyed.groupBy("k").agg(F.count("*").alias("n"), F.sum("id").alias("total")).memory()
-    query = flow.start(spark, hosts=4)
+    query = flow.start(spark, hosts=4, pingInterval=0)
     hosts = hosts_of(query)
     wait_until(out.toPylist, 20, "rows")
     victim = hosts[2]
@@ -66,7 +66,7 @@ def test_a_host_that_stays_silent_is_replaced_and_not_heard_again(spark: SparkSe
     flow = Flow("silent")
     made = flow.generate(numbers, shards=2, rate=5_000, rows=50_000, name="numbers")
     out = made.keyBy("id").select("id", "id * 2 AS twice").name("doubled").memory()
-    query = flow.start(spark, hosts=3, hostTimeout="1500 ms")
+    query = flow.start(spark, hosts=3, hostTimeout="1500 ms", pingInterval=0)
     wait_until(out.toPylist, 20, "rows")
     host = next(node["host"] for node in query.nodes() if node["name"] == "doubled[0]")
     victim = hosts_of(query)[host]

@@ -10,6 +10,7 @@ from typing import Any
 from pyarrow import fs
 
 from penstock.core.delivery.guarantees import Guarantee
+from penstock.core.delivery.takeover import Takeover
 from penstock.durations import Duration, duration_us
 from penstock.engine.tuning import Tuning
 from penstock.errors import SettingsError
@@ -28,6 +29,7 @@ _CHOICES = {
     "recovery": ("causal", "none", "purge"),
     "guarantee": tuple(guarantee.value for guarantee in Guarantee),
     "logs": ("references", "copies"),
+    "takeover": tuple(takeover.value for takeover in Takeover),
 }
 
 
@@ -42,6 +44,10 @@ class RunSettings:
     epochInterval: Duration = "100 ms"
     drainTimeout: Duration = "1500 ms"
     hostTimeout: Duration = "60 seconds"
+    pingInterval: Duration = "50 ms"
+    pingTimeout: Duration = "200 ms"
+    takeover: str = "least-loaded"
+    reinstate: bool = True
     startTimeout: Duration = "60 seconds"
     lease: Duration = "4 seconds"
     windowBytes: int = 4 << 20
@@ -96,10 +102,10 @@ class RunSettings:
             raise SettingsError(
                 f"start: maxOverhead is a share of time such as 0.05, got {budget!r}"
             )
-        if not isinstance(settings.availableNow, bool):
-            raise SettingsError(
-                f"start: availableNow is True or False, got {settings.availableNow!r}"
-            )
+        for name in ("availableNow", "reinstate"):
+            value = getattr(settings, name)
+            if not isinstance(value, bool):
+                raise SettingsError(f"start: {name} is True or False, got {value!r}")
         for name, values in _CHOICES.items():
             if getattr(settings, name) not in values:
                 wanted = " or ".join(map(repr, values))
@@ -116,6 +122,8 @@ class RunSettings:
         for name in (
             "drainTimeout",
             "hostTimeout",
+            "pingInterval",
+            "pingTimeout",
             "startTimeout",
             "lease",
             "linger",
@@ -126,6 +134,12 @@ class RunSettings:
             "rollbackWindow",
         ):
             settings.us(name)
+        interval_us = settings.us("pingInterval")
+        if 0 < interval_us < 1000 or settings.us("pingTimeout") < 2 * interval_us:
+            raise SettingsError(
+                "start: pingInterval is 0 or at least 1 ms, and pingTimeout at least twice that; "
+                f"got {settings.pingInterval!r} and {settings.pingTimeout!r}"
+            )
         return settings
 
     @property

@@ -31,6 +31,7 @@ from typing import Any, ClassVar
 
 from penstock.engine.settings import RunSettings
 from penstock.engine.spark.controller import Controller
+from penstock.engine.spark.drills import nodes_named
 from penstock.engine.spark.host_task import BEAT_S, DRIVER, GRACE_S, HostTask, _HostProcess
 from penstock.engine.spark.launch import Job
 from penstock.engine.spark.query import FlowQuery
@@ -41,10 +42,15 @@ from penstock.physical import physical_plan
 
 __all__ = ["LocalQuery", "run_local", "start_local"]
 
+PING_TIMEOUT = "10 seconds"
+"""Threads of one busy interpreter may be late, but they do not freeze."""
+
+FREEZE_S = 1.0
+
 
 def start_local(flow: Flow, hosts: int = 2, **options: Any) -> LocalQuery:
     """Start a flow on ``hosts`` threads; the handle reads like that of ``flow.start``."""
-    settings = RunSettings.checked({"hosts": hosts, **options})
+    settings = RunSettings.checked({"hosts": hosts, "pingTimeout": PING_TIMEOUT, **options})
     plan = physical_plan(
         flow, settings.parallelism or hosts, None, settings.regime, settings.guarantee
     )
@@ -97,7 +103,21 @@ class _LocalHost(_HostProcess):
 
     def _keep_lease(self) -> None:
         while not self.host.ended.wait(BEAT_S):
-            self._tell({"kind": "beat", "figures": self._figures()})
+            self._beat()
+
+    def _beat(self) -> None:
+        if not self.ring.frozen:
+            super()._beat()
+
+    def freeze(self, seconds: float) -> None:
+        """Stand still for a while, as a stopped process does: work nothing, answer nobody."""
+
+        def stand_still() -> None:
+            time.sleep(seconds)
+            self.ring.frozen = False
+
+        self.ring.frozen = True
+        self.host.call(stand_still)
 
     def _control_arrived(self, peer: int, body: dict[str, Any]) -> None:
         if body["kind"] == "kill":
@@ -119,6 +139,7 @@ class _LocalJob:
         self.ended = threading.Event()
         self._on_end = on_end
         self._task = task
+        self.process: _LocalHost | None = None
         self.thread = threading.Thread(
             target=self._run, name=f"penstock-host-{task.slot}", daemon=True
         )
@@ -130,7 +151,7 @@ class _LocalJob:
     def _run(self) -> None:
         error = None
         try:
-            host = _LocalHost(self._task, self._task.slot)
+            host = self.process = _LocalHost(self._task, self._task.slot)
             host.run()
             if host.died:
                 error = HostLostError(f"host {self.host} was lost: killed", host=self.host)
@@ -151,6 +172,12 @@ class _LocalController(Controller):
         jobs = [job.thread for job in self._jobs.values() if isinstance(job, _LocalJob)]
         return [*jobs, self._host_thread, self._thread]
 
+    def freeze(self, host: int, seconds: float) -> None:
+        """Let a host stand still for a while."""
+        job = self._jobs[host]
+        if isinstance(job, _LocalJob) and job.process is not None:
+            job.process.freeze(seconds)
+
     def _one_machine(self) -> bool:
         return True
 
@@ -169,6 +196,15 @@ class LocalQuery(FlowQuery):
     """The handle of a flow that runs in threads of this process."""
 
     _controller_type: ClassVar[type[Controller]] = _LocalController
+
+    def freeze(self, node: int | str, seconds: float | None = None) -> list[dict[str, Any]]:
+        """Let the host of a node stand still for a while, as a stopped process would."""
+        controller = self._controller
+        hosts = sorted({one["host"] for one in nodes_named(self, node, "freeze")} - {DRIVER})
+        for host in hosts:
+            if isinstance(controller, _LocalController):
+                controller.freeze(host, seconds or FREEZE_S)
+        return [{"host": host, "pid": None} for host in hosts]
 
     def join(self, timeout: float = 10.0) -> bool:
         """Wait until the threads of a flow that has ended are gone; say whether they are."""

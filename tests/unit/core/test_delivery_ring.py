@@ -54,6 +54,35 @@ def test_whoever_slept_suspects_itself_first() -> None:
     assert [effect.host for effect in later if isinstance(effect, Report)] == [2]
 
 
+def test_where_answers_come_late_now_and_then_the_deadline_is_longer() -> None:
+    one = RingMember(1, 50, 150)
+    one.rewired(2, 0)
+
+    def answered(*times: int) -> None:
+        for now in times:
+            one.time_passed(now, 0)
+            one.ponged(2, {}, now)
+
+    def silent_from(begin: int) -> int:
+        """When silence is reported."""
+        for now in range(begin, begin + 10_000, 10):
+            if any(isinstance(effect, Report) for effect in one.time_passed(now, 0)):
+                return now
+        raise AssertionError("never reported")
+
+    answered(*range(50, 1_001, 50))
+    assert one.deadline_ms == 150
+    answered(1_120)
+    assert one.deadline_ms == 240
+    assert silent_from(1_120) == 1_120 + 240
+    answered(*range(2_000, 2_000 + 50 * 101, 50))
+    assert one.deadline_ms == 150  # late answers are forgotten after a while
+    one.ponged(2, {}, 99_000)
+    assert one.deadline_ms == 600  # a limit
+    one.rewired(3, 100_000)
+    assert one.deadline_ms == 150
+
+
 def test_a_ring_of_one_pings_nobody() -> None:
     controller = controller_of(2, 2)
     effects = controller.host_lost(1)

@@ -11,16 +11,27 @@ first, so that after one round trip per member all know all, and a report brings
 picture of the ring.
 
 A member that was not run for a while (a frozen process, a long pause) suspects itself first: it
-starts a new deadline before it reports anybody.  A ring of one has nobody to ping; then only the
+starts a new deadline before it reports anybody.
+
+Where answers come late now and then, as on a busy machine, the deadline is longer: ``SLACK`` times
+the longest gap between two of the last answers, but at most ``RAISED_MAX`` deadlines.
+
+A ring of one has nobody to ping; then only the
 controller's own leases watch.  Follows Section 4.1 of the DADSTORM paper; loads are its Section 7.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
 __all__ = ["Load", "Report", "RingEffect", "RingMember", "SendPing", "SendPong"]
+
+GAPS = 100
+"""So many gaps between answers are remembered."""
+SLACK = 2
+RAISED_MAX = 4
 
 
 class Load(NamedTuple):
@@ -79,12 +90,25 @@ class RingMember:
         self._heard_ms = 0
         self._pinged_ms: int | None = None
         self._ran_ms = 0
+        self._gaps_ms: deque[int] = deque(maxlen=GAPS)
+
+    @property
+    def timing(self) -> tuple[int, int]:
+        """The interval and the deadline that it was given."""
+        return self._interval_ms, self._deadline_ms
+
+    @property
+    def deadline_ms(self) -> int:
+        """How long the next one may be silent now."""
+        usual_ms = SLACK * max(self._gaps_ms, default=0)
+        return max(self._deadline_ms, min(usual_ms, RAISED_MAX * self._deadline_ms))
 
     def rewired(self, next_: int | None, now_ms: int) -> None:
         """The controller says who is next; None: nobody."""
         if next_ != self.next:
             self.next, self._heard_ms, self._pinged_ms = next_, now_ms, None
             self._ran_ms = now_ms
+            self._gaps_ms.clear()
 
     def time_passed(self, now_ms: int, load: int) -> list[RingEffect]:
         """Called at least once an interval, with the member's load."""
@@ -101,7 +125,7 @@ class RingMember:
             self.loads[self.host] = Load(self._beat, load)
             effects.append(SendPing(self.next, self._beat, dict(self.loads)))
         silent_ms = now_ms - self._heard_ms
-        if silent_ms >= self._deadline_ms:
+        if silent_ms >= self.deadline_ms:
             self._heard_ms = now_ms
             effects.append(Report(self.next, silent_ms, dict(self.loads)))
         return effects
@@ -118,6 +142,7 @@ class RingMember:
         """The next one lives."""
         self._learn(loads)
         if sender == self.next:
+            self._gaps_ms.append(now_ms - self._heard_ms)
             self._heard_ms = now_ms
 
     def _learn(self, loads: Mapping[int, Load]) -> None:

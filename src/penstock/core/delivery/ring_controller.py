@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from enum import Enum
 
 from penstock.core.delivery.ids import Role
 from penstock.core.delivery.ring import Load
@@ -43,16 +42,9 @@ from penstock.core.delivery.ring_record import (
     TellTake,
 )
 from penstock.core.delivery.routing import NOBODY, Seat
+from penstock.core.delivery.takeover import Takeover, taker
 
 __all__ = ["RingController", "Takeover"]
-
-
-class Takeover(Enum):
-    """Who gets the roles of a dead host."""
-
-    NEXT = "next"
-    LEAST_LOADED = "least-loaded"
-    SPLIT = "split"
 
 
 class RingController:
@@ -237,13 +229,7 @@ class RingController:
         ring = self.record.rings[stage]
         after = sorted(ring, key=lambda other: (other <= slot, other))
         hosts = [ring[other] for other in after if ring[other] in known or not known]
-        if not hosts:
-            return None
-        if self.takeover is Takeover.NEXT:
-            return hosts[0]
-        if self.takeover is Takeover.LEAST_LOADED:
-            return min(hosts, key=self._load)
-        return min(hosts, key=lambda host: (extra.get(host, 0), self._load(host)))
+        return taker(hosts, self.takeover, self._load, extra)
 
     def _load(self, host: int) -> int:
         return self.loads.get(host, Load(0, 0)).amount

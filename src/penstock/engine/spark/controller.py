@@ -40,11 +40,11 @@ from penstock.engine.causal_agent import CausalAgent
 from penstock.engine.clock import EpochClock, now_us
 from penstock.engine.host import Host
 from penstock.engine.progress_hub import ProgressHub
+from penstock.engine.ring import RING_KINDS
 from penstock.engine.settings import RunSettings
 from penstock.engine.spark.commits import Commits
 from penstock.engine.spark.followers import Followers
 from penstock.engine.spark.frames import Frames
-from penstock.engine.spark.host_events import HostEvents
 from penstock.engine.spark.host_task import (
     DRIVER,
     FROZEN_S,
@@ -57,6 +57,7 @@ from penstock.engine.spark.host_task import (
 )
 from penstock.engine.spark.launch import HostJob, Job
 from penstock.engine.spark.live_plan import LivePlan
+from penstock.engine.spark.membership import Membership
 from penstock.engine.spark.recovery import Recovery
 from penstock.engine.spark.recovery_place import RecoveryPlace, recovery_place
 from penstock.engine.spark.roster import HostInfo, Roster
@@ -69,7 +70,6 @@ from penstock.engine.storage.objects import given_store
 from penstock.engine.store import FlowStore
 from penstock.engine.transport import Transport
 from penstock.errors import (
-    HostLostError,
     InvariantError,
     PenstockError,
     TransientError,
@@ -91,7 +91,7 @@ END_S = 0.7
 """How long hosts may take to end before their jobs are cancelled."""
 
 
-class Controller(HostEvents):
+class Controller(Membership):
     """Runs one flow on a session."""
 
     def __init__(
@@ -176,6 +176,7 @@ class Controller(HostEvents):
             lambda node: self._post(lambda: self.machine.node_finished(node)),
         )
         self.address = self.host.transport.address.replace(bind, public, 1)
+        self._begin_membership()
         self._thread = threading.Thread(target=self._run, name="penstock-controller", daemon=True)
         self._host_thread = threading.Thread(
             target=self.host.run, name="penstock-driver-host", daemon=True
@@ -320,7 +321,13 @@ class Controller(HostEvents):
             except PenstockError as error:
                 self._on_failure(error)
             return
-        self._post(lambda: self._control(peer, body))
+        info = self.hosts.get(peer)
+        if info is not None:
+            info.heard_s = time.monotonic()
+        if body["kind"] in RING_KINDS:
+            self._own_ring.take(peer, body)
+        else:
+            self._post(lambda: self._control(peer, body))
 
     def _broadcast(self, body: dict[str, Any]) -> None:
         """Frontiers for everybody; under the hub's lock, so everybody hears the same order."""
@@ -514,18 +521,7 @@ class Controller(HostEvents):
                 )
             )
         elif phase in (Phase.RUNNING, Phase.DRAINING):
-            limit = self.settings.s("hostTimeout")
-            for info in list(self.hosts.values()):
-                if now - info.heard_s > limit:
-                    silent = HostLostError(
-                        f"host {info.number} was lost: not heard for {now - info.heard_s:.0f} s",
-                        host=info.number,
-                    )
-                    if info.address and self._recovers():
-                        self.kill(info.number)
-                        self._lose(info.number, silent.message)
-                        continue
-                    self._fail(self._with_nodes(info.number, silent))
+            self._lose_silent(now)
         elif phase is Phase.ENDING and self._end_by_s is not None and now > self._end_by_s:
             self._cancel()
 

@@ -70,6 +70,22 @@ class HostEvents(ABC):
     def _sink(self, sink: str, node: int, epoch: int, cut_us: int) -> list[ControllerEffect]:
         """An epoch is complete at a node of a sink."""
 
+    @abstractmethod
+    def _takers(self, lost: int, fresh: int) -> dict[int, int]:
+        """Who takes which node of a lost host, in whose place another one comes."""
+
+    @abstractmethod
+    def _rewire(self) -> None:
+        """Tell everybody whom to watch."""
+
+    @abstractmethod
+    def _reported(self, by: int, body: dict[str, Any]) -> None:
+        """Somebody takes a host for dead."""
+
+    @abstractmethod
+    def _learn_loads(self, body: dict[str, Any]) -> None:
+        """Note how busy hosts are."""
+
     # -- what they say ---------------------------------------------------------------------------
 
     def _control(self, peer: int, body: dict[str, Any]) -> list[ControllerEffect]:
@@ -79,9 +95,12 @@ class HostEvents(ABC):
         info = self.hosts.get(peer)
         if info is None:
             return []  # it was given up
-        info.heard_s = time.monotonic()
         if "figures" in body:
             info.figures = body["figures"]
+            self._learn_loads(body)
+        if kind == "silent":
+            self._reported(peer, body)
+            return []
         if self.recovery is not None and self._recovery_told(body):
             return []
         if kind == "followed" and self.followers is not None:
@@ -136,6 +155,7 @@ class HostEvents(ABC):
         if self.machine.phase is not Phase.PREPARING:
             self._to_host(peer, {"kind": "go"})
             recovery.host_ready()
+            self._rewire()
         elif self._roster.assigned >= {DRIVER, *self.hosts}:
             recovery.begin()
         return []
@@ -153,6 +173,7 @@ class HostEvents(ABC):
             for host in (DRIVER, *self.hosts):
                 for effect in self.machine.ready(host):
                     self._effect(effect)
+            self._rewire()
         return True
 
     def _job_ended(self, slot: int, error: PenstockError | None) -> None:
@@ -182,12 +203,12 @@ class HostEvents(ABC):
             return
         self.host.transport.forget(number)
         fresh = self._new_host(info) if replacement is None else replacement
-        taker = self._roster.replace(number, fresh)
+        takers = self._takers(number, fresh)
         if self.followers is not None:
-            self.followers.end(number)
-            self.followers.end(number if taker is None else taker)
-        if taker is not None:
-            self.recovery.host_lost(number, taker, reason)
+            for host in {number, *takers.values()}:
+                self.followers.end(host)
+        self.recovery.host_lost(number, takers, reason)
+        self._rewire()
         if fresh % SLOTS not in self._jobs:
             self._launch(fresh)
 

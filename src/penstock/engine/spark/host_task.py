@@ -33,6 +33,7 @@ from penstock.engine.causal_agent import CausalAgent
 from penstock.engine.clock import EpochClock
 from penstock.engine.host import Host
 from penstock.engine.node import NodeRunner
+from penstock.engine.ring import RING_KINDS, Ring
 from penstock.engine.source import SourceDriver, SourceRecord
 from penstock.engine.storage.objects import ObjectStorage
 from penstock.engine.store import BoundaryLog, Resume
@@ -106,6 +107,7 @@ class _HostProcess:
             self._on_sink,
             self._on_finished,
         )
+        self.ring = Ring(self.host, self._tell)
 
     def _transport(self, host: Host) -> Transport:
         return Transport(
@@ -143,10 +145,13 @@ class _HostProcess:
 
     # -- from the controller ---------------------------------------------------------------------
 
-    def _control_arrived(self, _peer: int, body: dict[str, Any]) -> None:
-        self.heard = time.monotonic()
+    def _control_arrived(self, peer: int, body: dict[str, Any]) -> None:
+        if peer == DRIVER:
+            self.heard = time.monotonic()
         kind = body["kind"]
-        if kind == "assign":
+        if kind in RING_KINDS:
+            self.ring.take(peer, body)
+        elif kind == "assign":
             self.host.call(lambda: self._assign(body))
         elif kind == "go":
             self.host.call(self.host.start_sources)
@@ -233,7 +238,10 @@ class _HostProcess:
                 os._exit(1)
             if now - self.heard > self.task.lease_s:
                 os._exit(1)
-            self._tell({"kind": "beat", "figures": self._figures()})
+            self._beat()
+
+    def _beat(self) -> None:
+        self._tell({"kind": "beat", "figures": self._figures(), "loads": self.ring.loads()})
 
 
 def host_number(slot: int, attempt: int) -> int:

@@ -327,8 +327,8 @@ class FlowQuery(Rollbacks):
     def freeze(self, node: int | str, seconds: float | None = None) -> list[dict[str, Any]]:
         """Stop the process that runs a node (or all nodes of a stage), as a drill.
 
-        It goes on after ``seconds``, or when ``unfreeze`` is called; one that is silent for longer
-        than ``hostTimeout`` is replaced.
+        It goes on after ``seconds``, or when ``unfreeze`` is called; others take the nodes of one
+        that is silent for longer than ``pingTimeout``.
         """
         return self._drills.freeze(node, seconds)
 

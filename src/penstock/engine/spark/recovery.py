@@ -38,7 +38,6 @@ from penstock.core.machine.recovery import (
 )
 from penstock.core.progress.marks import EPOCH_END
 from penstock.core.rollback.watch import SpanWatch
-from penstock.engine.causal_agent import checkpoints_of
 from penstock.engine.causal_source import cuts_of
 from penstock.engine.changed_flow import adapted, foreign_stages
 from penstock.engine.clock import now_us
@@ -47,14 +46,14 @@ from penstock.engine.durable import Beginnings, fence, read_stored, stored_incar
 from penstock.engine.going_back import Mark
 from penstock.engine.progress_hub import ProgressHub
 from penstock.engine.settings import RunSettings
-from penstock.engine.spark.recovery_asked import AskedOfRecovery
 from penstock.engine.spark.recovery_history import RecoveryEntry
+from penstock.engine.spark.recovery_moves import MovesOfRecovery
 from penstock.engine.spark.recovery_place import RecoveryPlace
 from penstock.engine.spark.stalls import Stalls
 from penstock.engine.storage import storage_of
 from penstock.engine.store import BoundaryLog
 from penstock.engine.store_log import seen_epoch
-from penstock.errors import HostLostError, PenstockError
+from penstock.errors import PenstockError
 from penstock.physical import PhysicalPlan, PlannedStage
 from penstock.regimes import PAUSES
 
@@ -62,8 +61,6 @@ __all__ = ["Recovery", "RecoveryEntry"]
 
 log = logging.getLogger(__name__)
 
-RESTARTS_MAX = 10
-"""So often in a row a node may be lost before it has recovered."""
 HISTORY = 1000
 RECORD = "recovery.json"
 WITH_STATE = (Kind.STATEFUL, Kind.ORDERED)
@@ -71,7 +68,7 @@ WITH_STATE = (Kind.STATEFUL, Kind.ORDERED)
 Tell = Callable[[int, dict[str, Any]], None]
 
 
-class Recovery(AskedOfRecovery):
+class Recovery(MovesOfRecovery):
     """The controller's hands in a recovery."""
 
     def __init__(
@@ -114,6 +111,8 @@ class Recovery(AskedOfRecovery):
         self._collect: Collect | None = None
         """What to collect then: until all have, somebody may still cut, save or publish."""
         self._gone: list[int] = []
+        self._visited: set[int] = set()
+        """Hosts that have had nodes: they hear of everything, also when they have none."""
         self._held: list[tuple[int, dict[str, Any], frozenset[int]]] = []
         """Messages that wait for hosts: the receiver, and others that it must know of."""
         self.watch = SpanWatch(graph)
@@ -141,27 +140,6 @@ class Recovery(AskedOfRecovery):
         self.description.write(self.directory)
         if not self._roll_back_first():
             self._perform(self.machine.lost(dict(self.machine.record.incarnations)))
-
-    def host_lost(self, host: int, replacement: int, reason: str) -> None:
-        """A host is gone; its nodes will run on another one."""
-        nodes = [node for node, at in self.placement.items() if at == host]
-        self.placement.update(dict.fromkeys(nodes, replacement))
-        self._gone.append(host)
-        self.stalls.forget([checkpoints_of(host)])
-        reason = reason.removeprefix(f"host {host} was lost: ")
-        names = [self.plan.node_name(node) for node in nodes]
-        for node in nodes:
-            self._restarts[node] += 1
-            if self._restarts[node] > RESTARTS_MAX:
-                raise HostLostError(
-                    f"node {self.plan.node_name(node)} was lost {RESTARTS_MAX} times before it had "
-                    f"recovered; the last reason: {reason}",
-                    node=self.plan.node_name(node),
-                )
-        log.warning("host %d was lost (%s): %s start again", host, reason, ", ".join(names))
-        self._remember(names, reason)
-        lost = self.graph.kinds if self._purges else nodes
-        self._perform(self.machine.lost({n: self._incarnation(n) for n in lost}))
 
     def host_ready(self) -> None:
         """One more host can take nodes now."""
@@ -463,7 +441,7 @@ class Recovery(AskedOfRecovery):
             self._tell(host, whole)
 
     def _hosts(self) -> list[int]:
-        hosts = sorted(set(self.placement.values()))
+        hosts = sorted({*self.placement.values(), *self._visited})
         return [host for host in hosts if self._address_of(host) is not None]
 
     def _addresses(self) -> dict[int, str]:

@@ -25,6 +25,13 @@ class RecoveryEntry:
     """Per restarted node: seconds to restore its state, to be sent what it needs again, and to
     complete again what it had completed before."""
 
+    host: int | None = None
+    """The host that was lost."""
+    moved: bool = False
+    """Whether nobody was lost: the nodes went to another host on purpose."""
+    refused: dict[str, int] = field(default_factory=dict)
+    """What was refused of the lost host, which was not dead after all: messages, connections."""
+
     @property
     def work_s(self) -> float | None:
         """Restoring and replaying, summed over nodes; None: not all of them have caught up."""
@@ -36,4 +43,9 @@ class RecoveryEntry:
 
     def to_dict(self) -> dict[str, Any]:
         """For people and for JSON."""
-        return {**vars(self), "work": dict(self.work), "work_s": self.work_s}
+        return {
+            **vars(self),
+            "work": dict(self.work),
+            "refused": dict(self.refused),
+            "work_s": self.work_s,
+        }

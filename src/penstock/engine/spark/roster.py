@@ -35,6 +35,8 @@ class Roster:
     >>> roster.assigned.add(3)
     >>> roster.replace(1, roster.new_number()), roster.spares
     (3, [4])
+    >>> roster.workers
+    [3, 2]
     """
 
     def __init__(self, hosts: int, standby: int) -> None:
@@ -43,6 +45,8 @@ class Roster:
         self.hosts = {n: HostInfo(n, n) for n in (*self.workers, *self.spares)}
         self.assigned: set[int] = set()
         """Hosts that can take nodes."""
+        self.homes: dict[int, int] = {}
+        """Per node: the host that it belongs to, wherever it is now."""
         self._slots = len(self.hosts)
 
     def new_number(self) -> int:
@@ -60,20 +64,34 @@ class Roster:
         return next((info for info in self.hosts.values() if info.slot == slot), None)
 
     def replace(self, number: int, fresh: int) -> int | None:
-        """A host is gone and another one comes up; give who takes the nodes, None: it had none.
+        """A host is gone and another one comes up; give the spare that takes its place at once.
 
-        A spare takes them at once, and the new host becomes the spare.
+        The new host then becomes the spare.  None: no spare is ready, or the host was one.
         """
         self.hosts.pop(number, None)
+        self.assigned.discard(number)
         self.add(fresh)
         if number in self.spares:
             self.spares[self.spares.index(number)] = fresh
             return None
         spare = next((spare for spare in self.spares if spare in self.assigned), None)
-        if spare is None:
-            return fresh
-        self.spares[self.spares.index(spare)] = fresh
+        if spare is not None:
+            self.spares[self.spares.index(spare)] = fresh
+        heir = fresh if spare is None else spare
+        self.workers[self.workers.index(number)] = heir
+        self.homes = {n: heir if at == number else at for n, at in self.homes.items()}
         return spare
+
+    def survivors(self, after: int) -> list[int]:
+        """Who can take nodes: in the order of the ring, beginning behind a worker."""
+        place = self.workers.index(after)
+        ring = (*self.workers[place + 1 :], *self.workers[:place])
+        return [host for host in ring if host in self.assigned and host in self.hosts]
+
+    def ring(self) -> list[int]:
+        """Who watches whom: everybody that can take nodes, each the one that follows."""
+        members = (*self.workers, *self.spares)
+        return [host for host in members if host in self.assigned and host in self.hosts]
 
 
 def is_gone(address: str) -> bool:

@@ -52,8 +52,18 @@ def start(flow: Flow, spark: SparkSession, **options: Any) -> FlowQuery:
         How often sources end an epoch (they also do at the end of each window).
     drainTimeout
         How long ``stop()`` lets rows that are under way reach the sinks.
+    pingInterval, pingTimeout
+        How often hosts ask each other whether they live, and how long one may be silent before
+        others take its nodes; where answers come late now and then, up to four times as long.
+        With ``pingInterval=0`` nobody asks. A process that ends is noticed at once in any case.
+    takeover
+        Who takes the nodes of a lost host when no spare is ready: "least-loaded" (the default), the
+        "next" in the ring, or all hosts ("split").
+    reinstate
+        Whether nodes go back to the host that comes in the place of the lost one (the default).
     hostTimeout, startTimeout, lease
-        How long a host may be silent, a start may take, a host lives without its driver.
+        How long a host may be silent for its driver, a start may take, a host lives without its
+        driver.
     windowBytes, rowsMax
         Bytes that may be under way to a node from each host; rows in a source's batch.
     linger

@@ -1,0 +1,160 @@
+"""Who belongs to a running flow: hosts watch each other, and others take what a lost one did.
+
+Everything here runs in the controller's thread, but for the driver's own ping thread.
+
+A host's silence is reported by the one before it in the ring.  The controller believes that unless
+it knows better: it has heard the host itself since, or it can see, on its own machine, that the
+process runs and is only slow to answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from penstock.core.delivery.ring import Load
+from penstock.core.delivery.takeover import Takeover, takers
+from penstock.core.machine.controller import ControllerEffect
+from penstock.engine.ring import Ring, read_loads
+from penstock.engine.settings import RunSettings
+from penstock.engine.spark.host_events import HostEvents
+from penstock.engine.spark.host_task import DRIVER
+from penstock.engine.spark.roster import HostInfo
+from penstock.errors import HostLostError, PenstockError
+
+__all__ = ["Membership", "is_running"]
+
+log = logging.getLogger(__name__)
+
+
+class Membership(HostEvents):
+    """The controller's part in the ring."""
+
+    settings: RunSettings
+    _loads: dict[int, Load]
+    _own_ring: Ring
+
+    @abstractmethod
+    def kill(self, host: int) -> None:
+        """Let a host's process kill itself."""
+
+    @abstractmethod
+    def _fail(self, error: PenstockError) -> None:
+        """End the flow because of an error."""
+
+    def _begin_membership(self) -> None:
+        """Everybody is at home, and nobody watches anybody yet."""
+        self._loads = {}
+        self._roster.homes = {n: at for n, at in self.placement.items() if at != DRIVER}
+
+        def tell(body: dict[str, Any]) -> None:
+            def event() -> list[ControllerEffect]:
+                self._reported(DRIVER, body)
+                return []
+
+            self._post(event)
+
+        self._own_ring = Ring(self.host, tell)
+
+    # -- the ring --------------------------------------------------------------------------------
+
+    def _rewire(self) -> None:
+        """Tell everybody who is next; the driver itself watches a host that is alone."""
+        interval_ms = self.settings.us("pingInterval") // 1000
+        if not interval_ms or not self._recovers():
+            return
+        members = self._roster.ring()
+        told: dict[str, Any] = {
+            "kind": "ring",
+            "interval_ms": interval_ms,
+            "timeout_ms": self.settings.us("pingTimeout") // 1000,
+        }
+        addresses = {host: self.hosts[host].address for host in members}
+        count = len(members)
+        for place, host in enumerate(members):
+            around = [members[(place + step) % count] for step in (-1, 1)] if count > 1 else []
+            near = {other: addresses[other] for other in around}
+            next_ = around[-1] if around else None
+            self._to_host(host, {**told, "next": next_, "near": near})
+        alone = members[0] if count == 1 else None
+        self._own_ring.take(DRIVER, {**told, "next": alone, "near": {}})
+
+    def _reported(self, by: int, body: dict[str, Any]) -> None:
+        """A host, or the driver, takes the next one of the ring for dead."""
+        host, silent_ms = body["host"], body["silent_ms"]
+        self._learn_loads(body)
+        info = self.hosts.get(host)
+        if info is None or not info.address or not self._recovers():
+            return
+        slack_ms = 2 * self.settings.us("pingInterval") // 1000
+        if (time.monotonic() - info.heard_s) * 1000 < silent_ms - slack_ms:
+            log.info("host %d: host %d seems silent, but the driver hears it", by, host)
+        elif self._sees_it_run(info):
+            log.info("host %d was silent for %d ms, but its process runs", host, silent_ms)
+        else:
+            self._lose(host, f"silent for {silent_ms} ms, as {_name(by)} says")
+
+    def _sees_it_run(self, info: HostInfo) -> bool:
+        """Whether a silent host's process is known to work, on the driver's own machine."""
+        here = urlsplit(self.address).hostname == urlsplit(info.address).hostname
+        return here and info.pid is not None and is_running(info.pid)
+
+    def _learn_loads(self, body: dict[str, Any]) -> None:
+        for host, load in read_loads(body.get("loads", {})).items():
+            if host in self.hosts and load.beat >= self._loads.get(host, Load(-1, 0)).beat:
+                self._loads[host] = load
+
+    def _lose_silent(self, now: float) -> None:
+        """The last resort: hosts that the driver has not heard for very long."""
+        for info in list(self.hosts.values()):
+            silent_s = now - info.heard_s
+            if silent_s <= self.settings.s("hostTimeout"):
+                continue
+            silent = HostLostError(
+                f"host {info.number} was lost: not heard for {silent_s:.0f} s", host=info.number
+            )
+            if info.address and self._recovers():
+                self.kill(info.number)
+                self._lose(info.number, silent.message)
+            elif info.address or info.number in self.placement.values():
+                self._fail(self._with_nodes(info.number, silent))
+            # else one that should come in another's place, and nobody waits for it
+
+    # -- taking over -----------------------------------------------------------------------------
+
+    def _takers(self, lost: int, fresh: int) -> dict[int, int]:
+        """Who takes the nodes of a lost host: a spare, those that live, or the one that comes."""
+        self._loads.pop(lost, None)
+        nodes = [node for node, at in self.placement.items() if at == lost]
+        was_spare = lost in self._roster.spares
+        spare = self._roster.replace(lost, fresh)
+        if spare is not None:
+            return dict.fromkeys(nodes, spare)
+        hosts = [] if was_spare else self._roster.survivors(fresh)
+        found = takers(nodes, hosts, Takeover(self.settings.takeover), self._load_of)
+        return found or dict.fromkeys(nodes, fresh)
+
+    def _load_of(self, host: int) -> int:
+        return self._loads.get(host, Load(0, 0)).amount
+
+
+def is_running(pid: int) -> bool:
+    """Whether a thread of a process runs, or could if it were given a processor.
+
+    A stopped process has none, and one that sleeps would have answered.
+    """
+    try:
+        for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+            if stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "R":
+                return True
+    except OSError:
+        return False
+    return False
+
+
+def _name(host: int) -> str:
+    return "the driver" if host == DRIVER else f"host {host}"
