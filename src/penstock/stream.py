@@ -181,31 +181,33 @@ class Stream:
         """The same with PySpark's name and argument order."""
         return self.keyBy(*columns, shards=numPartitions)
 
-    def route(self, routing: str, shards: int | None = None) -> Stream:
-        """Choose how rows find their shard: ``"hash(column)"``, ``"random"`` or ``"primary"``.
+    def route(self, routing: str, replicas: int | None = None) -> Stream:
+        """Choose how rows find the replicas of what follows, and how many of these there are.
 
-        Rows with equal values in the column meet in one shard; random spreads rows by a hash of all
-        their values, so that a row that is made again goes the same way; primary sends all rows to
-        one shard.
+        ``"hash(column)"``: rows with equal values in the column meet in one replica.  ``"random"``
+        spreads rows by a hash of all their values, so that a row that is made again goes the same
+        way.  ``"primary"`` sends all rows to one replica.  Replicas are placed on different hosts,
+        as far as there are enough; when a host is lost, others take its replicas over.
         """
         chosen = routing_named(routing)
         if chosen.kind is RoutingKind.PRIMARY:
-            if shards not in (None, 1):
+            if replicas not in (None, 1):
                 raise SettingsError(
-                    f"route: with 'primary' one shard gets all rows, so the other {shards - 1} of "
-                    f"{shards} would get none; leave shards out, or choose 'random' or "
-                    "'hash(column)'. For hosts that stand by, start the flow with standby=N"
+                    f"route: with 'primary' one replica gets all rows, so the other {replicas - 1} "
+                    f"of {replicas} would get none; leave replicas out, or choose 'random' or "
+                    "'hash(column)'. Any host of the flow takes the primary over when its own is "
+                    "lost; for one that does so without a restore, start with standby='active'"
                 )
             return self._then(gather.Gather())
         if chosen.kind is RoutingKind.HASH:
-            return self.keyBy(str(chosen.column), shards=shards)
+            return self.keyBy(str(chosen.column), shards=replicas)
         columns = [field.name for field in self.schema if is_hashable(field.type)]
         if not columns:
             raise SchemaError(
                 "route: 'random' needs a column of numbers, strings, binary, booleans, dates or "
                 f"timestamps to hash; there is none in [{', '.join(self.columns)}]"
             )
-        return self.keyBy(*columns, shards=shards)
+        return self.keyBy(*columns, shards=replicas)
 
     def withWatermark(
         self, eventTime: str, delayThreshold: Duration, *, idleEpochs: int = watermark.IDLE_EPOCHS

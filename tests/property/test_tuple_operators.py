@@ -69,7 +69,7 @@ def test_operators_give_what_plain_python_gives(
 ) -> None:
     flow = Flow()
     pushed = flow.memory(SCHEMA, manualEpochs=True)
-    routed = pushed.route(routing, shards=1 if routing == "primary" else 2)
+    routed = pushed.route(routing, replicas=1 if routing == "primary" else 2)
     sinks = {
         "filtered": routed.filter("n > 0").memory(name="filtered"),
         "duplicated": routed.duplicate(copies).memory(name="duplicated"),

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.simulate import simulate
 from penstock.testing.simulator.faults import FAULTS, ROLLBACK
+from penstock.testing.simulator.guarantees import GUARANTEES
 from penstock.testing.simulator.regimes import REGIMES
 from penstock.testing.simulator.run import run_many, run_seed
 
@@ -20,6 +21,32 @@ def test_no_invariant_breaks_in_a_few_hundred_runs() -> None:
     assert all(count > 0 for count in result["faults"].values())
     assert set(REGIMES) == set(result["regimes"])
     assert all(count > 0 for count in result["regimes"].values())
+    assert {*GUARANTEES, "exactly-once"} == set(result["guarantees"])
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(1, id="a lossy sink that has published the end starts after it"),
+        pytest.param(43, id="a lossy source that has cut the end starts after it"),
+        pytest.param(512, id="who skips epochs has not shown that they were complete"),
+        pytest.param(3212, id="rows of the end of a stream are not sent again"),
+        pytest.param(3318, id="what was read of an epoch that all skip is not read again"),
+        pytest.param(4625, id="without state, what a noted step was made from is passed on"),
+    ],
+)
+def test_flows_that_promise_less(seed: int) -> None:
+    outcome = run_seed(seed, mixed=False, promised=True)
+    assert outcome.violation is None
+
+
+def test_the_command_simulates_replicas(app: typer.Typer) -> None:
+    result = CliRunner().invoke(app, ["--replicas", "--runs", "20", "--json"])
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert found["runs"] == 20
+    assert found["violations"] == 0
+    assert found["faults"]["crash"] > 0
 
 
 @pytest.mark.parametrize("seed", [3, 77])

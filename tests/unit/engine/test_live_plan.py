@@ -184,8 +184,9 @@ def restarted_by(query: LocalQuery, victim: str) -> set[str]:
     """The stages that start again when a node's host is killed, a while after a checkpoint."""
     before = len(query.recoveries)
     node = next(one["node"] for one in query.nodes() if one["name"] == victim)
-    # A heartbeat may be two epochs old.
-    wait_for(lambda: (query._controller.figures()[node]["epoch"] + 1) % EVERY in (2, 3), query)
+    figures = query._controller.figures
+    # A heartbeat may be two epochs old, and a host that has just come up has not said anything.
+    wait_for(lambda: (figures().get(node, {"epoch": -1})["epoch"] + 1) % EVERY in (2, 3), query)
     query.kill(victim)
     wait_for(lambda: query.recoveries[before:] and query.recoveries[-1]["work_s"], query)
     return {name.partition("[")[0] for name in query.recoveries[-1]["restarted"]}

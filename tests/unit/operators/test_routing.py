@@ -26,7 +26,7 @@ def test_routings_become_exchanges() -> None:
 
 
 def test_a_routed_stage_has_as_many_shards_as_asked_for_and_what_follows_is_fused() -> None:
-    stream = rows().route("hash(user)", shards=3).filter("user is not null").duplicate()
+    stream = rows().route("hash(user)", replicas=3).filter("user is not null").duplicate()
     stream.memory(name="kept")
     plan = physical_plan(stream._flow, 2)
     [chain] = [chain for chain in plan.chains if len(chain.stages) > 1]
@@ -38,7 +38,7 @@ def test_what_cannot_be_routed_is_refused() -> None:
     with pytest.raises(SettingsError, match="no routing 'round-robin'"):
         rows().route("round-robin")
     with pytest.raises(SettingsError, match="the other 2 of 3 would get none"):
-        rows().route("primary", shards=3)
+        rows().route("primary", replicas=3)
     with pytest.raises(SchemaError, match="no column 'usr'; did you mean 'user'"):
         rows().route("hash(usr)")
     with pytest.raises(SchemaError, match="'random' needs a column"):

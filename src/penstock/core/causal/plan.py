@@ -70,13 +70,18 @@ def plan(
     voided = graph.voided(failed)
     commons = _voided_epochs(graph, voided, stored)
     present = _present(failed, reports, stored)
+    rows_of_end = any(r.rows >= EPOCH_END for node, r in reports.items() if node not in failed)
+    skipping = set(graph.lossy)
+    """Who starts after an epoch that need not have been complete there."""
     for node in reversed(graph.order):
         if node not in failed:
             continue
         positions = _positions(graph, node, reports, starts)
         if node in graph.lossy:
             found = stored.get(node, _NOTHING)
-            starts[node] = _start_at(graph, node, present, positions, found, known.newest)
+            starts[node] = _start_at(
+                graph, node, present, positions, found, known.newest, rows_of_end
+            )
             continue
         if node in graph.units and node not in commons:
             everybody = {m: _positions(graph, m, reports, starts) for m in graph.members[node]}
@@ -86,7 +91,7 @@ def plan(
         if observed > min((p.epoch for p in positions.values()), default=observed):
             deadlines.setdefault(observed, END)
         found = stored.get(node, _NOTHING)
-        ends = (p.epoch for child, p in positions.items() if child not in graph.lossy)
+        ends = (p.epoch for child, p in positions.items() if child not in skipping)
         needed = max([observed, *ends])
         if node in stored and node not in voided and (lost := _lost(graph, node, found, needed)):
             return Plan(failed, impossible=lost)
@@ -98,7 +103,10 @@ def plan(
         if isinstance(start, str):
             return Plan(failed, impossible=start)
         starts[node] = replace(start, observed=needed)
-        known.completes(node, start.completed)
+        if start.checkpoint is None and start.completed > needed:
+            skipping.add(node)
+        else:
+            known.completes(node, start.completed)
     return Plan(failed, _joining(graph, failed, reports, starts), starts)
 
 
@@ -256,9 +264,14 @@ def _start_at(
     positions: Mapping[int, Position],
     stored: Stored,
     horizon: int,
+    rows_of_end: bool,
 ) -> Start:
-    """Start with nothing, after an epoch."""
-    completed = max([epoch, *(position.epoch for position in positions.values())])
+    """Start with nothing, after an epoch, and after what it has ended or published itself."""
+    if graph.kinds[node] is not Kind.SINK and rows_of_end:
+        epoch = EPOCH_END  # it may have sent these: it must not send them again
+    ended = [cut.epoch for cut in stored.cuts]
+    ended += [saved.report.completed for saved in stored.checkpoints]
+    completed = max([epoch, *ended, *(position.epoch for position in positions.values())])
     top = max([ZERO, *(position.stamp for position in positions.values())])
     past = [cut for cut in stored.cuts if cut.epoch <= completed]
     return Start(
@@ -347,9 +360,11 @@ def _start_stateless(
         offset = max([handled[0] if handled else 0, *(cut.offset for cut in past)])
         read = [link for link in known.steps.get(node, {}).values() if link is not None]
         begun = max((link.epoch for link in read if link.node == origin(node)), default=-1)
-        if stored.ahead[1] > last:
+        if stored.ahead[1] > max(last, completed):
             # What was read of an open epoch stays in it: those who skip it must not get it again.
             ahead, begun = stored.ahead[0], max(begun, stored.ahead[1])
+        elif stored.ahead[1] > last:  # all its children start later
+            offset, begun = max(offset, stored.ahead[0]), -1
     targets = known.targets(node, stamp, completed, deadlines)
     return Start(
         node,

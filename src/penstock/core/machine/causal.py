@@ -141,7 +141,6 @@ class CausalMachine(CausalPeers):
         self.checkpoint_every = checkpoint_every
         """So many epochs: a checkpoint where each multiple of it ends, whatever has come since."""
         self._saved_at = self.completed_epoch
-        self.stateful = stateful
         self.hold_after = hold_after
         """Input of epochs after this one waits until ``resume``."""
         self.flushed: Flushed | None = None

@@ -64,7 +64,8 @@ class CausalOutput(NodeMachine):
         inside: frozenset[int],
         tracking: NodeTracking | None,
         logged: bool,
-        forgets_epochs: bool,
+        stateful: bool,
+        clean: bool,
         eager: bool,
         traced: bool,
     ) -> None:
@@ -73,7 +74,9 @@ class CausalOutput(NodeMachine):
         """Whether what it makes says what it was made from."""
         self.determined = determined
         self._logged = logged
-        self._forgets_epochs = forgets_epochs
+        self.stateful = stateful
+        self.clean = clean
+        self._forgets_epochs = stateful and not clean
         """Without a log: whether it forgets whole epochs, as checkpoints in the midst of one ask
         for, or everything at once."""
         self.inside = inside
@@ -185,6 +188,7 @@ class CausalOutput(NodeMachine):
             if exactly is None:
                 own = Link(self.node, stamp, newest, step.values)
                 effects.append(StoreDeterminants(((own, *made_from),)))
+        if self.determined and self.stateful:  # without state nobody else would know what came
             made_from = ()
         for child, parts in step.parts.items():
             if child in skipped:

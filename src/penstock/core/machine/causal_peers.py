@@ -70,14 +70,14 @@ class CausalPeers(CausalOutput):
             inside,
             tracking,
             logged,
-            forgets_epochs=stateful and not clean,
+            stateful=stateful,
+            clean=clean,
             eager=eager,
             traced=traced,
         )
         self.senders = sorted(
             {sender for link, ids in inputs.items() if link not in inside for sender in ids}
         )
-        self.clean = clean
         self.watermark_us: int | None = None
         """After the completed epoch."""
         self.diffs = DiffLog()

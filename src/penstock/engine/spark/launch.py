@@ -40,6 +40,8 @@ EXECUTORS_S = 45.0
 """How long a cluster's first executor may take to join a session."""
 SETTLED_S = 2.0
 """No executor joined for so long: these are all."""
+TOO_FEW_S = 6.0
+"""The same, where more are needed than there are: busy machines start them one by one."""
 
 _DEADLY = {
     "spark.speculation": "a second copy of a host would be started beside the first",
@@ -115,9 +117,10 @@ def awaited_slots(context: SparkContext, wanted: int | None) -> tuple[int, int]:
     if context.master.startswith("local"):
         return total, free
     began = changed = time.monotonic()
+    settled_s = SETTLED_S if wanted is None else TOO_FEW_S
     while wanted is None or free < wanted:
         now = time.monotonic()
-        if total and now - changed > SETTLED_S:
+        if total and now - changed > settled_s:
             break
         if now - began > EXECUTORS_S:
             raise SlotsError(

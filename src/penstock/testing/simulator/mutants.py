@@ -15,6 +15,7 @@ from penstock.core.machine.causal_loop import CausalLoop
 from penstock.core.machine.causal_source import CausalSource
 from penstock.core.machine.global_hold import GlobalHold
 from penstock.core.machine.recovery import RecoveryMachine
+from penstock.testing.simulator import broken_guarantees as guarantees
 from penstock.testing.simulator import broken_nodes as nodes
 from penstock.testing.simulator import broken_recovery as recovery
 from penstock.testing.simulator import broken_regimes as regimes
@@ -40,6 +41,9 @@ class Mutant:
     hold: type[GlobalHold] = GlobalHold
     mixed: bool = False
     """Whether to look among flows of mixed regimes."""
+    promised: bool = False
+    """Whether to look among flows that promise less than exactly once."""
+    reads_again: bool = False
     seed: int = 0
     """Where to start looking, so that the rarer ones are found soon."""
 
@@ -220,5 +224,24 @@ MUTANTS: tuple[Mutant, ...] = (
         "a rollback by hand goes back as far as was asked for",
         recovery=regimes.ForgetsLimits,
         mixed=True,
+    ),
+    Mutant(
+        "reads-again",
+        "at most once, how far a source has read is noted before the rows leave",
+        reads_again=True,
+        promised=True,
+        seed=1876,
+    ),
+    Mutant(
+        "starts-in-the-past",
+        "at most once, who is lost starts after all that anybody knows of",
+        recovery=guarantees.StartsInThePast,
+        promised=True,
+    ),
+    Mutant(
+        "starts-in-the-present",
+        "at least once, who is lost is sent its open epochs again",
+        recovery=guarantees.StartsInThePresent,
+        promised=True,
     ),
 )

@@ -33,6 +33,7 @@ from penstock.core.machine.messages import Complete, Deliver, EndStep, Report, S
 from penstock.core.machine.node import Outlet
 from penstock.core.progress.marks import EPOCH_END, WATERMARK_IDLE, Completion
 from penstock.core.time import Time
+from penstock.testing.simulator.guarantees import position_first
 from penstock.testing.simulator.loops import INSIDE, Travelling, entering, go_round
 from penstock.testing.simulator.stages import Row, distribute, of_epoch
 
@@ -94,6 +95,7 @@ class Process:
                 start=start,
                 budget_bytes=world.shape.budget_bytes,
                 logged=node not in graph.logless,
+                traced=node not in graph.untraced,
             )
             return
         checkpoint = None
@@ -138,6 +140,7 @@ class Process:
             checkpoint_every=every if self.kind is Kind.STATEFUL else None,
             eager=world.shape.regimes.get(node) == "eager",
             hold_after=hold_after,
+            traced=node not in graph.untraced,
         )
 
     @property
@@ -324,9 +327,21 @@ class Process:
     def _read(self, machine: CausalSource, end: int, epoch: int) -> None:
         start = machine.offset
         self.world.monitor.read(self, epoch)
+        if not self._noted_first(end, epoch):
+            return
         machine.read(start, end, epoch)
         self._produce(self.world.store.rows(self.node, start, end), Time.root(epoch))
         self.perform(machine.end_step())
+
+    def _noted_first(self, end: int, epoch: int) -> bool:
+        """Where rows may be lost: note how far it has read before they leave; False: refused."""
+        world = self.world
+        if not position_first(world.shape, self.node) or world.mutant.reads_again:
+            return True
+        self.alive = world.store.allowed(self.node, self.incarnation)
+        if self.alive:
+            world.store.ahead[self.node] = (end, epoch)
+        return self.alive
 
     def _read_persisted(self, machine: CausalSource) -> None:
         """A batch of the next epoch that was published, or its end."""

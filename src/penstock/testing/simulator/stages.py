@@ -73,6 +73,8 @@ class Shape:
     """(Global checkpoints) how many epochs from one to the next."""
     cuts_multiples: bool = True
     """(Global checkpoints) whether sources never leave out the epochs of checkpoints."""
+    functions: Mapping[int, Kind] = field(default_factory=dict)
+    """What nodes are, where recovery takes them for less."""
     whole: CausalGraph = field(init=False)
     """The graph with what goes from sinks to sources."""
 
@@ -94,7 +96,8 @@ class Shape:
     def vertex(self, node: int) -> Vertex:
         """A node's vertex in its initial state."""
         quiet = not self.cuts_multiples
-        return Vertex(self.graph.kinds[node], node, self.modes[node], self.holds(node), quiet)
+        kind = self.functions.get(node, self.graph.kinds[node])
+        return Vertex(kind, node, self.modes[node], self.holds(node), quiet)
 
     def is_forced(self, epoch: int) -> bool:
         """Whether an epoch may be complete because checkpoints are due, though nobody cut it."""

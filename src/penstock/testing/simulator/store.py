@@ -38,6 +38,8 @@ class Store:
         self.published: dict[int, dict[int, list[Row]]] = {}
         self.staged: dict[int, dict[int, list[Row]]] = {}
         """(Sinks below unrepeatable nodes) complete epochs that are durable but not published."""
+        self.ahead: dict[int, tuple[int, int]] = {}
+        """(Sources that feed who may lose rows) how far they have read, and in which epoch."""
         self.acknowledged: dict[int, int] = {}
         """(Sources) what they have read up to the end of this epoch may be gone."""
         self.watermarks: dict[int, dict[int, int | None]] = {}
@@ -151,7 +153,10 @@ class Store:
             kind = graph.kinds[node]
             if kind is Kind.SOURCE:
                 past = [c for c in self.cuts[node] if c.epoch <= self.acknowledged[node]]
-                found[node] = Stored(cuts=tuple(self.cuts[node][max(0, len(past) - 1) :]))
+                kept = self.cuts[node][max(0, len(past) - 1) :]
+                ahead = self.ahead.get(node, (0, -1))
+                seen = max([ahead[1], *(cut.epoch for cut in kept)]) if node in self.ahead else -1
+                found[node] = Stored(cuts=tuple(kept), ahead=ahead, through=seen)
             elif kind is Kind.SINK:
                 found[node] = Stored(tuple(self._sink(node)))
             elif kind is Kind.STATELESS:

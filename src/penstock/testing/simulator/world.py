@@ -30,6 +30,7 @@ from penstock.core.machine.recovery import (
 from penstock.core.progress.marks import EPOCH_END
 from penstock.errors import PenstockError
 from penstock.testing.simulator.faults import plan_faults, strike
+from penstock.testing.simulator.guarantees import with_guarantees
 from penstock.testing.simulator.loops import Hub
 from penstock.testing.simulator.monitor import Monitor, Violation
 from penstock.testing.simulator.network import Channel, Network
@@ -62,6 +63,7 @@ class World:
         trace: list[str] | None = None,
         shape: Shape | None = None,
         mixed: bool = False,
+        promised: bool = False,
     ) -> None:
         self.random = Random(seed)
         self.mutant = mutant
@@ -69,6 +71,8 @@ class World:
         self.shape = shape or random_shape(self.random)
         if mixed:
             self.shape = with_regimes(self.shape, self.random)
+        if promised and not self.shape.graph.unrepeatable:
+            self.shape = with_guarantees(self.shape, self.random)
         self.mixed = mixed
         self.hold: GlobalHold | None = None
         self._hold_everybody({})

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from penstock.testing.shards import in_shards
 from penstock.testing.simulator_delivery.faults import FAULTS
 from penstock.testing.simulator_delivery.monitor import Violation
 from penstock.testing.simulator_delivery.mutants import MUTANTS, REAL, Mutant
@@ -82,20 +83,18 @@ def describe(shape: Shape) -> list[str]:
     return lines
 
 
-def simulate_delivery(seed: int, runs: int) -> dict[str, Any]:
+def simulate_delivery(seed: int, runs: int, processes: int = 1) -> dict[str, Any]:
     """Runs with consecutive seeds: counts of faults and violations, and the seeds that failed."""
     started = time.perf_counter()
     faults: Counter[str] = Counter(dict.fromkeys((*FAULTS, "zombie"), 0))
     guarantees: Counter[str] = Counter()
     failed: list[dict[str, Any]] = []
     steps = 0
-    for number in range(seed, seed + runs):
-        outcome = run(number)
-        faults.update(outcome.faults)
-        guarantees[outcome.world.shape.settings.guarantee.value] += 1
-        steps += outcome.steps
-        if outcome.violation is not None:
-            failed.append({"seed": number, "violation": outcome.violation})
+    for found in in_shards(_shard, seed, runs, processes):
+        faults.update(found.faults)
+        guarantees.update(found.guarantees)
+        steps += found.steps
+        failed += found.failed
     return {
         "runs": runs,
         "violations": len(failed),
@@ -105,6 +104,25 @@ def simulate_delivery(seed: int, runs: int) -> dict[str, Any]:
         "failed": failed[:20],
         "seconds": round(time.perf_counter() - started, 3),
     }
+
+
+class _Shard(NamedTuple):
+    faults: Counter[str]
+    guarantees: Counter[str]
+    steps: int
+    failed: list[dict[str, Any]]
+
+
+def _shard(seeds: range) -> _Shard:
+    found = _Shard(Counter(), Counter(), 0, [])
+    for seed in seeds:
+        outcome = run(seed)
+        found.faults.update(outcome.faults)
+        found.guarantees[outcome.world.shape.settings.guarantee.value] += 1
+        found = found._replace(steps=found.steps + outcome.steps)
+        if outcome.violation is not None:
+            found.failed.append({"seed": seed, "violation": outcome.violation})
+    return found
 
 
 def catch_delivery_mutants(seed: int, seeds_max: int = MUTANT_SEEDS_MAX) -> dict[str, int | None]:
