@@ -212,6 +212,7 @@ def _struck(drill: _Drill, kill: Callable[[], list[int]], victim: dict[str, Any]
     """Kill, wait for the recovery, note what happened; False: there is no point in going on."""
     if not drill.time_left:
         return False
+    _wait(lambda: _at_home(drill.query), RECOVERY_S_MAX, "everybody to be at home")
     before = {node["name"]: node for node in drill.query.nodes()}
     known = len(drill.query.recoveries)
     since_ns = time.perf_counter_ns()
@@ -244,6 +245,12 @@ def _struck(drill: _Drill, kill: Callable[[], list[int]], victim: dict[str, Any]
 def _settled(query: FlowQuery, known: int) -> bool:
     recent = query.recoveries
     return len(recent) > known and all(one["recovered_us"] is not None for one in recent)
+
+
+def _at_home(query: FlowQuery) -> bool:
+    """Whether nobody is a guest elsewhere, or about to move."""
+    moved = all(one["recovered_us"] is not None for one in query.moves)
+    return moved and all(node["host"] == node["home"] for node in query.nodes())
 
 
 # -- cut connections -----------------------------------------------------------------------------

@@ -165,7 +165,8 @@ class CausalAgent:
                 self.host.count(runner)
         elif kind == "checkpoint":
             for runner in self._runners():
-                runner.ask_checkpoint(body["epoch"], body["now"])
+                if runner.node in body.get("nodes", (runner.node,)):
+                    runner.ask_checkpoint(body["epoch"], body["now"])
         elif kind == "plan":
             self.run = {**self.run, "orders": body["orders"]}
             for runner in self._runners():

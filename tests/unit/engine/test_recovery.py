@@ -45,7 +45,8 @@ def source(flow: Flow, rows: int = ROWS) -> Stream:
 def run_killing(flow: Flow, victims: list[str], **options: Any) -> LocalQuery:
     """Run a flow to its end; kill the hosts of some nodes on the way, one after another."""
     kills = 0
-    query = start_local(flow, **{"hosts": 3, "checkpointInterval": "200 ms", **options})
+    settings = {"hosts": 3, "checkpointInterval": "200 ms", "reinstate": False}
+    query = start_local(flow, **{**settings, **options})
     try:
         for number, victim in enumerate(victims, 1):
             time.sleep(0.3)

@@ -1,6 +1,7 @@
 """Hosts that watch each other: who takes over from whom, with nothing lost or doubled."""
 
 import os
+import time
 from collections import Counter
 from typing import Any
 
@@ -15,9 +16,10 @@ from penstock.testing.local import LocalQuery, start_local
 from penstock.testing.processes import wait_until
 
 ROWS = 20_000
+LONGER = 50_000
 RATE = 10_000
 KEYS = 20
-WAIT_S = 30.0
+WAIT_S = 20.0
 QUICK = {"pingInterval": "50 ms", "pingTimeout": "400 ms"}
 
 
@@ -26,17 +28,17 @@ def numbers(offset: int, n: int) -> pa.RecordBatch:
     return pa.record_batch({"n": pa.array(ids), "key": pa.array([i % KEYS for i in ids])})
 
 
-def summed() -> tuple[Flow, Any]:
+def summed(rows: int = ROWS) -> tuple[Flow, Any]:
     flow = Flow()
-    made = flow.generate(numbers, rate=RATE, rows=ROWS, shards=2, name="numbers")
+    made = flow.generate(numbers, rate=RATE, rows=rows, shards=2, name="numbers")
     sums = made.groupBy("key").agg(F.count("*").alias("rows"), F.sum("n").alias("total"))
     return flow, sums.name("sums").memory()
 
 
-def check(out: Any) -> None:
+def check(out: Any, rows: int = ROWS) -> None:
     """The last row of every key has everything, once."""
     last = {row["key"]: (row["rows"], row["total"]) for row in out.toPylist()}
-    wanted = {key: range(key, ROWS, KEYS) for key in range(KEYS)}
+    wanted = {key: range(key, rows, KEYS) for key in range(KEYS)}
     assert last == {key: (len(ids), sum(ids)) for key, ids in wanted.items()}
 
 
@@ -150,3 +152,106 @@ def test_rows_are_neither_lost_nor_doubled_without_state() -> None:
         await_recovery(query, number)
     to_the_end(query)
     assert Counter(row["n"] for row in out.toPylist()) == Counter(range(ROWS))
+
+
+def at_home(query: LocalQuery) -> bool:
+    return all(node["host"] == node["home"] for node in query.nodes())
+
+
+def await_home(query: LocalQuery, moves: int = 1) -> None:
+    def home() -> bool:
+        found = query.moves
+        return len(found) >= moves and found[-1]["recovered_us"] is not None and at_home(query)
+
+    wait_until(home, WAIT_S, "the way home")
+
+
+def test_nodes_go_home_under_load_when_a_new_process_is_there() -> None:
+    flow, out = summed(LONGER)
+    query = started(flow, 3)
+    before = places(query)
+    lost = query.kill("sums[0]")["host"]
+    entry = await_recovery(query)
+    await_home(query)
+    [move] = query.moves
+    after = places(query)
+    assert sorted(move["lost"]) == sorted(entry["lost"])
+    assert move["moved"]
+    assert "go home" in move["reason"]
+    assert {after[name] for name in entry["lost"]} == {4}
+    assert {name: host for name, host in after.items() if host != 4} == {
+        name: host for name, host in before.items() if host != lost
+    }
+    assert len(query.recoveries) == 1  # a move is no failure
+    to_the_end(query)
+    check(out, LONGER)
+
+
+@pytest.mark.parametrize("victim", ["home", "taker"])
+def test_a_death_on_the_way_home_is_just_one_more_loss(
+    victim: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow, out = summed(LONGER)
+    query = started(flow, 3, takeover="next")
+    recovery = query._controller.recovery
+    assert recovery is not None
+    move = type(recovery).move
+    done: list[int] = []
+
+    def and_die(self: Any, moved: Any, reason: str) -> None:
+        taker = next(iter({self.placement[node] for node in moved}))
+        home = next(iter(set(moved.values())))
+        move(self, moved, reason)
+        if not done:
+            done.append(home if victim == "home" else taker)
+            query._controller.kill(done[0])
+
+    monkeypatch.setattr(type(recovery), "move", and_die)
+    query.kill("sums[0]")
+    await_recovery(query)
+    wait_until(lambda: done, WAIT_S, "the way home")
+    await_recovery(query, 2)
+    assert query.recoveries[1]["host"] == done[0]
+    to_the_end(query)
+    check(out, LONGER)
+
+
+def test_a_home_that_dies_again_and_again_has_to_be_up_for_longer() -> None:
+    flow, _ = summed(LONGER)
+    query = started(flow, 2)
+    waits = []
+    for number in (1, 2):
+        host = query.kill("sums[0]")["host"]
+        await_recovery(query, number)
+        began = time.monotonic()
+        await_home(query, number)
+        waits.append(time.monotonic() - began)
+        assert places(query)["sums[0]"] != host
+    assert waits[1] > 1.9
+    query.stop()
+    assert query.exception() is None
+
+
+def test_where_a_move_could_lose_rows_nodes_stay_where_they_are() -> None:
+    flow = Flow()
+    made = flow.generate(numbers, rate=RATE, rows=2 * ROWS, shards=2, name="numbers")
+    out = made.keyBy("n").select("n").name("kept").memory()
+    query = started(flow, 2, guarantee="at-most-once")
+    query.kill("kept[0]")
+    await_recovery(query)
+    time.sleep(2.0)
+    assert query.moves == []
+    to_the_end(query)
+    found = Counter(row["n"] for row in out.toPylist())
+    assert max(found.values()) == 1
+
+
+def test_whoever_switches_it_off_keeps_nodes_where_they_are() -> None:
+    flow, out = summed()
+    query = started(flow, 2, reinstate=False)
+    query.kill("sums[0]")
+    await_recovery(query)
+    to_the_end(query)
+    assert not at_home(query)
+    assert query.moves == []
+    check(out)

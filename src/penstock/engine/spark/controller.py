@@ -402,6 +402,7 @@ class Controller(Membership):
         if self.recovery is not None:
             self.recovery.try_again()
         self._commits.try_again()
+        self._send_home(time.monotonic())
         return []
 
     def _perform(self, event: Callable[[], list[ControllerEffect]]) -> None:

@@ -18,11 +18,12 @@ from urllib.parse import urlsplit
 
 from penstock.core.delivery.ring import Load
 from penstock.core.delivery.takeover import Takeover, takers
-from penstock.core.machine.controller import ControllerEffect
+from penstock.core.machine.controller import ControllerEffect, Phase
 from penstock.engine.ring import Ring, read_loads
 from penstock.engine.settings import RunSettings
 from penstock.engine.spark.host_events import HostEvents
 from penstock.engine.spark.host_task import DRIVER
+from penstock.engine.spark.reinstatement import Reinstatement
 from penstock.engine.spark.roster import HostInfo
 from penstock.errors import HostLostError, PenstockError
 
@@ -37,6 +38,11 @@ class Membership(HostEvents):
     settings: RunSettings
     _loads: dict[int, Load]
     _own_ring: Ring
+    _reinstatement: Reinstatement | None = None
+
+    @abstractmethod
+    def figures(self) -> dict[int, dict[str, Any]]:
+        """The latest figures of every node."""
 
     @abstractmethod
     def kill(self, host: int) -> None:
@@ -59,6 +65,11 @@ class Membership(HostEvents):
             self._post(event)
 
         self._own_ring = Ring(self.host, tell)
+
+    @property
+    def homes(self) -> dict[int, int]:
+        """Per node: the host that it belongs to."""
+        return self._roster.homes
 
     # -- the ring --------------------------------------------------------------------------------
 
@@ -123,6 +134,15 @@ class Membership(HostEvents):
             elif info.address or info.number in self.placement.values():
                 self._fail(self._with_nodes(info.number, silent))
             # else one that should come in another's place, and nobody waits for it
+
+    def _send_home(self, now: float) -> None:
+        """Let nodes go back to where they belong, if it is time for that."""
+        if self._reinstatement is None and self.recovery is not None and self.settings.reinstate:
+            self._reinstatement = Reinstatement(
+                self.recovery, self._roster, self.figures, self.followers
+            )
+        if self._reinstatement is not None and self.machine.phase is Phase.RUNNING:
+            self._reinstatement.look(now)
 
     # -- taking over -----------------------------------------------------------------------------
 

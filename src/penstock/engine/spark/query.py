@@ -233,7 +233,10 @@ class FlowQuery(Rollbacks):
         ]
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Each node with host, process, incarnation, kind (what it would lose), part and regime."""
+        """Each node with host, process, incarnation, kind (what it would lose), part and regime.
+
+        ``home`` is the host that it belongs to, and goes back to when others have taken it over.
+        """
         controller = self._controller
         recovery = controller.recovery
         found = []
@@ -247,6 +250,7 @@ class FlowQuery(Rollbacks):
                         "name": chain.node_name(node),
                         "stage": chain.name,
                         "host": host,
+                        "home": controller.homes.get(node, host),
                         "pid": os.getpid() if host == DRIVER else info and info.pid,
                         "incarnation": 0 if recovery is None else recovery.incarnations()[node],
                         "kind": None if recovery is None else recovery.graph.kinds[node].value,
@@ -260,8 +264,17 @@ class FlowQuery(Rollbacks):
     @property
     def recoveries(self) -> list[dict[str, Any]]:
         """The recoveries of this run, oldest first: who was lost, who restarted, and when."""
+        return self._history(moved=False)
+
+    @property
+    def moves(self) -> list[dict[str, Any]]:
+        """Nodes that went to another host though nobody was lost, oldest first, as recoveries."""
+        return self._history(moved=True)
+
+    def _history(self, moved: bool) -> list[dict[str, Any]]:
         recovery = self._controller.recovery
-        return [] if recovery is None else [entry.to_dict() for entry in list(recovery.history)]
+        entries = [] if recovery is None else list(recovery.history)
+        return [entry.to_dict() for entry in entries if entry.moved == moved]
 
     def measured(self) -> dict[str, Any]:
         """What each operator receives, costs, keeps and loses, as ``penstock plan`` reads it.

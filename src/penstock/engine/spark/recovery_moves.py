@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from penstock.core.machine.recovery import RecoveryEffect
 from penstock.engine.causal_agent import checkpoints_of
 from penstock.engine.spark.recovery_asked import AskedOfRecovery
 from penstock.engine.spark.stalls import Stalls
@@ -33,6 +35,7 @@ class MovesOfRecovery(AskedOfRecovery):
     _purges: bool
     _restarts: dict[int, int]
     _visited: set[int]
+    _work: deque[RecoveryEffect]
 
     @abstractmethod
     def _incarnation(self, node: int) -> int:
@@ -74,6 +77,30 @@ class MovesOfRecovery(AskedOfRecovery):
         self._place(places)
         self._remember(names, reason).moved = True
         self._perform(self.machine.lost({n: self._incarnation(n) for n in places}))
+
+    @property
+    def settled(self) -> bool:
+        """Whether everybody is well, and nodes may be moved."""
+        all_go_back = self._purges or self.machine.all_together
+        return self.machine.quiet and self.machine.open and not self._work and not all_go_back
+
+    def ask_checkpoints_now(self, nodes: Iterable[int]) -> None:
+        """Let some nodes save their state; see :meth:`have_answered`."""
+        wanted = self._savable(nodes)
+        for node in wanted:
+            self._asked.pop(node, None)
+        for host in sorted({self.placement[node] for node in wanted}):
+            here = [node for node in wanted if self.placement[node] == host]
+            self._tell(host, {"kind": "checkpoint", "epoch": -1, "now": True, "nodes": here})
+
+    def have_answered(self, nodes: Iterable[int]) -> bool:
+        """Whether those of them that have state have saved it since they were asked."""
+        return all(node in self._asked for node in self._savable(nodes))
+
+    def _savable(self, nodes: Iterable[int]) -> list[int]:
+        """Those that can save their state at any time; a loop does so between blocks of epochs."""
+        can = {node for node in self.with_state if node not in self.graph.units}
+        return [node for node in nodes if node in can]
 
     def _place(self, places: Mapping[int, int]) -> None:
         self._visited.update(self.placement.values())

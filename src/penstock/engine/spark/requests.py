@@ -29,6 +29,7 @@ def serve(query: FlowQuery, store: FlowStore | None) -> ControlServer | None:
         server.register("status", lambda _: _status(query))
         server.register("nodes", method(query.nodes))
         server.register("recoveries", lambda _: query.recoveries)
+        server.register("moves", lambda _: query.moves)
         server.register("kill", method(query.kill, "node"))
         drills = query._drills
         server.register("crash", method(drills.crash, "target"))
