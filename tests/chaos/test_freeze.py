@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from penstock import Flow
 from penstock import functions as F
-from penstock.testing.processes import hosts_of, rss_mb, wait_until
+from penstock.testing.processes import alive, hosts_of, rss_mb, wait_until
 
 GROWTH_MB = 200
 
@@ -81,3 +81,40 @@ def test_a_host_that_stays_silent_is_replaced_and_not_heard_again(spark: SparkSe
     assert query.awaitTermination(60)
     assert sorted(row["id"] for row in out.toPylist()) == list(range(50_000))
     wait_until(lambda: not victim.is_running(), 20, "the end of the process that woke up")
+
+
+def test_a_frozen_host_with_state_is_noticed_at_once_and_refused_when_it_wakes_up(
+    spark: SparkSession, at_length: bool
+) -> None:
+    frozen_s = 10.0 if at_length else 2.5
+    rows, keys = int(20_000 * (frozen_s + 5)), 100
+
+    def numbers(offset: int, n: int) -> pa.RecordBatch:
+        ids = np.arange(offset, offset + n)
+        return pa.record_batch({"id": ids, "k": ids % keys})
+
+    flow = Flow("zombie")
+    made = flow.generate(numbers, shards=2, rate=20_000, rows=rows, name="numbers")
+    sums = made.groupBy("k").agg(F.count("*").alias("n"), F.sum("id").alias("total"))
+    out = sums.name("sums").memory()
+    query = flow.start(spark, hosts=3, checkpointInterval="200 ms")
+    wait_until(out.toPylist, 20, "rows")
+    wait_until(lambda: query._controller.recovery.checkpoints()["sums"] > 0, 20, "a checkpoint")  # type: ignore[union-attr]
+    host = next(node["host"] for node in query.nodes() if node["name"] == "sums[0]")
+    victim = hosts_of(query)[host]
+    query.freeze("sums[0]", frozen_s)
+    wait_until(lambda: query.recoveries and query.recoveries[0]["opened_us"], 10, "the take-over")
+    assert victim.status() == psutil.STATUS_STOPPED
+    assert query.recoveries[0]["host"] == host
+    assert "silent for" in query.recoveries[0]["reason"]
+    assert "sums[0]" in query.recoveries[0]["lost"]
+    assert host not in {node["host"] for node in query.nodes()}
+    wait_until(lambda: not alive([victim]), frozen_s + 10, "the end of the one that woke up")
+    assert query.awaitTermination(60)
+    refused = query.recoveries[0]["refused"]
+    print(f"refused: {refused}, moves: {[move['reason'] for move in query.moves]}")
+    assert refused.get("messages", 0) + refused.get("connections", 0) > 0
+    assert len(query.recoveries) == 1
+    last = {row["k"]: row for row in out.toPylist()}
+    assert sum(row["n"] for row in last.values()) == rows
+    assert sum(row["total"] for row in last.values()) == rows * (rows - 1) // 2

@@ -124,7 +124,14 @@ class CausalAgent:
             self._left[node] = runner
         self.host.remove(node)
 
+    def write_refused(self) -> None:
+        """The store has refused what a node wrote; if this host was given up, others will know."""
+        self.host.transport.refusals.writes += 1
+
     def _failed(self, name: str, error: Exception) -> None:
+        if isinstance(error, PeerError):
+            self.write_refused()
+
         def failed() -> None:
             for runner in self._runners():
                 if runner.name == name:

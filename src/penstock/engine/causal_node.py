@@ -80,6 +80,9 @@ class Keeper(Protocol):
     def retire(self, node: int) -> None:
         """Another incarnation has taken a node's place."""
 
+    def write_refused(self) -> None:
+        """The store has refused what a node wrote: another incarnation has taken its place."""
+
 
 @dataclass
 class CausalRunner(NodeRunner):
@@ -315,6 +318,7 @@ class CausalRunner(NodeRunner):
                     self.store.append_determinants(diffs)
             except PeerError:  # fenced, and the news is on its way
                 fenced = True
+                self.keeper.write_refused()
 
         def then() -> None:
             stored = [Retire()] if fenced else self.causal.determinants_stored(diffs[-1][0].stamp)

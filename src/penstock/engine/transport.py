@@ -31,6 +31,7 @@ import pyarrow.flight as flight
 
 from penstock.core.channel import ChannelReceiver, ChannelSender
 from penstock.core.machine.messages import Message
+from penstock.engine.refusals import Refusals
 from penstock.engine.tuning import Tuning
 from penstock.errors import InvariantError, PeerError, PenstockError
 from penstock.wire.frames import (
@@ -111,6 +112,7 @@ class Transport:
         self._server = _Server(self, f"grpc://{_bracketed(bind)}:0")
         self.address = f"grpc://{_bracketed(bind)}:{self._server.port}"
         self.closed = False
+        self.refusals = Refusals()
         self.session = uuid.uuid4().hex
         """Tells this process from another one with the same host number."""
 
@@ -343,6 +345,7 @@ class _Outgoing:
             except (pa.ArrowException, OSError, PeerError, StopIteration) as error:
                 if self._stop or self.transport.closed:
                     return
+                self.transport.refusals.broken(self.peer, error)
                 if not self._complained:
                     self._complained = True
                     self.transport.on_broken(self.peer, str(error) or "the peer hung up")
@@ -368,6 +371,7 @@ class _Outgoing:
                     "secret": transport.secret,
                     "host": transport.host,
                     "session": transport.session,
+                    "writes": transport.refusals.writes,
                 }
             )
             writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(greeting))
@@ -492,6 +496,8 @@ class _Incoming:
             with self._handing_over:
                 with self._lock:
                     if mine != self._connection:
+                        if self.transport.forgot(self.peer):
+                            self.transport.refusals.frame(self.peer, len(frame.messages))
                         return
                     fresh = self._take(frame)
                 for message in fresh:
@@ -547,6 +553,7 @@ class _Server(flight.FlightServerBase):
             )
         peer = int(greeting["host"])
         if self._transport.forgot(peer):
+            self._transport.refusals.connection(peer, greeting)
             raise flight.FlightUnauthorizedError(f"host {peer} was replaced by another process")
         try:
             session = str(greeting.get("session", ""))

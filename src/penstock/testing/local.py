@@ -42,7 +42,7 @@ from penstock.physical import physical_plan
 
 __all__ = ["LocalQuery", "run_local", "start_local"]
 
-PING_TIMEOUT = "10 seconds"
+PINGS = {"pingInterval": "500 ms", "pingTimeout": "10 seconds"}
 """Threads of one busy interpreter may be late, but they do not freeze."""
 
 FREEZE_S = 1.0
@@ -50,7 +50,7 @@ FREEZE_S = 1.0
 
 def start_local(flow: Flow, hosts: int = 2, **options: Any) -> LocalQuery:
     """Start a flow on ``hosts`` threads; the handle reads like that of ``flow.start``."""
-    settings = RunSettings.checked({"hosts": hosts, "pingTimeout": PING_TIMEOUT, **options})
+    settings = RunSettings.checked({"hosts": hosts, **PINGS, **options})
     plan = physical_plan(
         flow, settings.parallelism or hosts, None, settings.regime, settings.guarantee
     )
@@ -126,6 +126,10 @@ class _LocalHost(_HostProcess):
             self.host.transport.close()
         else:
             super()._control_arrived(peer, body)
+
+    def _given_up(self, peer: int) -> None:
+        self.died, self.host.orderly = True, False
+        self.host.end()
 
     def _end_soon(self) -> None:
         """A thread cannot be killed: the controller leaves it behind."""

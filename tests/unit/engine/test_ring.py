@@ -12,7 +12,7 @@ from penstock import Flow
 from penstock import functions as F
 from penstock.engine.spark.membership import is_running
 from penstock.testing.kills import await_recovery
-from penstock.testing.local import LocalQuery, start_local
+from penstock.testing.local import LocalQuery, _LocalHost, start_local
 from penstock.testing.processes import wait_until
 
 ROWS = 20_000
@@ -131,7 +131,7 @@ def test_a_host_that_stands_still_is_noticed_by_the_one_before_it(hosts: int) ->
 
 def test_nobody_is_taken_for_dead_who_works() -> None:
     flow, out = summed()
-    query = started(flow, 3, pingTimeout="1 second")
+    query = started(flow, 3, pingInterval="50 ms", pingTimeout="1 second")
     to_the_end(query)
     assert query.recoveries == []
     check(out)
@@ -254,4 +254,46 @@ def test_whoever_switches_it_off_keeps_nodes_where_they_are() -> None:
     to_the_end(query)
     assert not at_home(query)
     assert query.moves == []
+    check(out)
+
+
+def test_a_host_that_wakes_up_is_refused_and_ends() -> None:
+    flow, out = summed()
+    query = started(flow, 3, **QUICK)
+    wait_until(out.toPylist, WAIT_S, "rows")
+    [frozen] = query.freeze("sums[0]", 1.0)
+    await_recovery(query)
+    job: Any = query._controller._jobs[frozen["host"]]
+    wait_until(job.ended.is_set, WAIT_S, "the end of the host that woke up")
+    wait_until(lambda: query.recoveries[0]["refused"], WAIT_S, "the refusal")
+    assert set(query.recoveries[0]["refused"]) <= {"messages", "connections", "writes"}
+    to_the_end(query)
+    assert len(query.recoveries) == 1
+    check(out)
+
+
+def test_what_a_host_writes_that_does_not_know_it_was_given_up_is_refused_by_the_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_LocalHost, "_given_up", lambda self, peer: None)
+    flow, out = summed(LONGER)
+    query = started(flow, 1, **QUICK)
+    wait_until(out.toPylist, WAIT_S, "rows")
+    query.freeze("sums[0]", 1.0)
+    await_recovery(query)
+    wait_until(lambda: query.recoveries[0]["refused"].get("writes"), WAIT_S, "a refused write")
+    assert query.recoveries[0]["refused"]["connections"] >= 1
+    to_the_end(query)
+    check(out, LONGER)
+
+
+def test_who_speaks_again_at_once_was_only_slow_and_gets_more_time() -> None:
+    flow, out = summed()
+    query = started(flow, 2, **QUICK)
+    wait_until(out.toPylist, WAIT_S, "rows")
+    query.freeze("sums[0]", 0.6)
+    await_recovery(query)
+    wait_until(lambda: query.recoveries[0]["refused"], WAIT_S, "the refusal")
+    assert query._controller._timeout_ms == 800
+    to_the_end(query)
     check(out)

@@ -83,6 +83,10 @@ class HostEvents(ABC):
         """Somebody takes a host for dead."""
 
     @abstractmethod
+    def _refused(self, host: int, counts: dict[str, int]) -> None:
+        """Something of a host that was given up was refused."""
+
+    @abstractmethod
     def _learn_loads(self, body: dict[str, Any]) -> None:
         """Note how busy hosts are."""
 
@@ -98,6 +102,9 @@ class HostEvents(ABC):
         if "figures" in body:
             info.figures = body["figures"]
             self._learn_loads(body)
+        if kind == "refused":
+            self._refused(body["host"], body["counts"])
+            return []
         if kind == "silent":
             self._reported(peer, body)
             return []

@@ -108,6 +108,8 @@ class _HostProcess:
             self._on_finished,
         )
         self.ring = Ring(self.host, self._tell)
+        self.host.transport.refusals.on_refused = self._on_refused
+        self.host.transport.refusals.on_given_up = self._given_up
 
     def _transport(self, host: Host) -> Transport:
         return Transport(
@@ -216,6 +218,14 @@ class _HostProcess:
 
     def _on_finished(self, node: int) -> None:
         self._tell({"kind": "finished", "node": node, "figures": self._figures()})
+
+    def _on_refused(self, peer: int, counts: dict[str, int]) -> None:
+        self._tell({"kind": "refused", "host": peer, "counts": counts})
+
+    def _given_up(self, peer: int) -> None:
+        """Somebody has the controller's word that another process is in this one's place."""
+        log.warning("host %d was given up, says host %d: it ends", self.host.number, peer)
+        os._exit(1)
 
     def _on_broken(self, peer: int, why: str) -> None:
         log.info("host %d: channel to %d broke: %s", self.host.number, peer, why)

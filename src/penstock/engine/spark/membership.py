@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from penstock.core.delivery.ring import Load
 from penstock.core.delivery.takeover import Takeover, takers
 from penstock.core.machine.controller import ControllerEffect, Phase
+from penstock.engine.clock import now_us
 from penstock.engine.ring import Ring, read_loads
 from penstock.engine.settings import RunSettings
 from penstock.engine.spark.host_events import HostEvents
@@ -31,12 +32,18 @@ __all__ = ["Membership", "is_running"]
 
 log = logging.getLogger(__name__)
 
+SILENT = "silent"
+SLOW_US = 1_000_000
+"""A host that speaks again so soon after it was given up was only slow."""
+TIMEOUT_MS_MAX = 10_000
+
 
 class Membership(HostEvents):
     """The controller's part in the ring."""
 
     settings: RunSettings
     _loads: dict[int, Load]
+    _timeout_ms: int
     _own_ring: Ring
     _reinstatement: Reinstatement | None = None
 
@@ -65,6 +72,16 @@ class Membership(HostEvents):
             self._post(event)
 
         self._own_ring = Ring(self.host, tell)
+        self._timeout_ms = self.settings.us("pingTimeout") // 1000
+
+        def refused(peer: int, counts: dict[str, int]) -> None:
+            def event() -> list[ControllerEffect]:
+                self._refused(peer, counts)
+                return []
+
+            self._post(event)
+
+        self.host.transport.refusals.on_refused = refused
 
     @property
     def homes(self) -> dict[int, int]:
@@ -82,7 +99,7 @@ class Membership(HostEvents):
         told: dict[str, Any] = {
             "kind": "ring",
             "interval_ms": interval_ms,
-            "timeout_ms": self.settings.us("pingTimeout") // 1000,
+            "timeout_ms": self._timeout_ms,
         }
         addresses = {host: self.hosts[host].address for host in members}
         count = len(members)
@@ -107,7 +124,26 @@ class Membership(HostEvents):
         elif self._sees_it_run(info):
             log.info("host %d was silent for %d ms, but its process runs", host, silent_ms)
         else:
-            self._lose(host, f"silent for {silent_ms} ms, as {_name(by)} says")
+            self._lose(host, f"{SILENT} for {silent_ms} ms, as {_name(by)} says")
+
+    def _refused(self, host: int, counts: dict[str, int]) -> None:
+        """A host that was given up lives; one that lives again so soon was only slow."""
+        entry = None if self.recovery is None else self.recovery.loss_of(host)
+        if entry is None:
+            return
+        if not entry.refused:
+            log.warning("host %d was given up, and speaks: it is refused", host)
+            late_us = now_us() - entry.lost_us
+            if entry.reason.startswith(SILENT) and late_us < SLOW_US:
+                self._timeout_ms = min(2 * self._timeout_ms, TIMEOUT_MS_MAX)
+                log.warning(
+                    "it was silent for little more than pingTimeout, which is %d ms from now on",
+                    self._timeout_ms,
+                )
+                self._rewire()
+        for key, count in counts.items():
+            before = entry.refused.get(key, 0)
+            entry.refused[key] = max(before, count) if key == "writes" else before + count
 
     def _sees_it_run(self, info: HostInfo) -> bool:
         """Whether a silent host's process is known to work, on the driver's own machine."""

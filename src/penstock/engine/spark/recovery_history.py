@@ -30,7 +30,8 @@ class RecoveryEntry:
     moved: bool = False
     """Whether nobody was lost: the nodes went to another host on purpose."""
     refused: dict[str, int] = field(default_factory=dict)
-    """What was refused of the lost host, which was not dead after all: messages, connections."""
+    """What was refused of the lost host, which was not dead after all: messages, connections, and,
+    by the store, writes of its nodes."""
 
     @property
     def work_s(self) -> float | None:

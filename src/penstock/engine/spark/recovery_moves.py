@@ -15,6 +15,7 @@ from typing import Any
 from penstock.core.machine.recovery import RecoveryEffect
 from penstock.engine.causal_agent import checkpoints_of
 from penstock.engine.spark.recovery_asked import AskedOfRecovery
+from penstock.engine.spark.recovery_history import RecoveryEntry
 from penstock.engine.spark.stalls import Stalls
 from penstock.errors import HostLostError
 
@@ -101,6 +102,10 @@ class MovesOfRecovery(AskedOfRecovery):
         """Those that can save their state at any time; a loop does so between blocks of epochs."""
         can = {node for node in self.with_state if node not in self.graph.units}
         return [node for node in nodes if node in can]
+
+    def loss_of(self, host: int) -> RecoveryEntry | None:
+        """What followed from the loss of a host, if it had nodes."""
+        return next((one for one in reversed(self.history) if one.host == host), None)
 
     def _place(self, places: Mapping[int, int]) -> None:
         self._visited.update(self.placement.values())
