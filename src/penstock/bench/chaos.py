@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.bench.chaos_flow import ChaosFlow
+from penstock.bench.chaos_freeze import FREEZE_S, freeze_hosts, freeze_summary
 from penstock.cli.output import errors
 from penstock.engine.spark.session import local_session
 from penstock.errors import TransientError
@@ -66,12 +67,16 @@ class Chaos:
     connections: bool = False
     hosts: int = HOSTS
     standby: int = STANDBY
+    freezes: int = 0
+    frozen_s: float = FREEZE_S
 
     @property
     def load_s(self) -> float:
         """How long events are made."""
         if self.seconds is not None:
             return self.seconds
+        if self.freezes:
+            return LEAD_S + NORMAL_S + self.freezes * (self.frozen_s + KILL_S + 2)
         each = CUT_S if self.connections else CLUSTER_KILL_S if self.cluster else KILL_S
         return LEAD_S + NORMAL_S + self.kills * each + 2
 
@@ -112,6 +117,7 @@ def torture(
             linger=LINGER,
             checkpointInterval=CHECKPOINT,
             standby=settings.standby,
+            pingInterval="50 ms",
             checkpointLocation=str(Path(scratch) / "checkpoint"),
         )
         try:
@@ -121,7 +127,9 @@ def torture(
             normal = flow.probe.normal_ms(NORMAL_S)
             p50, p99 = np.percentile(normal, [50, 99])
             drill = _Drill(flow, query, 2 * float(p99), deadline)
-            if settings.connections:
+            if settings.freezes:
+                _freeze_nodes(drill, settings)
+            elif settings.connections:
                 _cut(drill, settings)
             elif cluster is not None:
                 _kill_executors(drill, settings, cluster)
@@ -135,7 +143,7 @@ def torture(
         flow.probe.join(5)
         outcome = flow.check()
     return {
-        **_summary(drill.done, settings),
+        **(freeze_summary(drill.done) if settings.freezes else _summary(drill.done, settings)),
         "lost": outcome.lost,
         "duplicated": outcome.duplicated,
         "disordered": outcome.disordered,
@@ -152,7 +160,9 @@ def torture(
 @contextmanager
 def _session(settings: Chaos) -> Iterator[tuple[SparkSession, StandaloneCluster | None]]:
     if not settings.cluster:
-        spark = local_session("penstock chaos", hosts=settings.hosts + settings.standby)
+        # A frozen process keeps its slot, and another one comes in its place.
+        slots = settings.hosts + settings.standby + (1 if settings.freezes else 0)
+        spark = local_session("penstock chaos", hosts=slots)
         try:
             yield spark, None
         finally:
@@ -251,6 +261,20 @@ def _at_home(query: FlowQuery) -> bool:
     """Whether nobody is a guest elsewhere, or about to move."""
     moved = all(one["recovered_us"] is not None for one in query.moves)
     return moved and all(node["host"] == node["home"] for node in query.nodes())
+
+
+def _freeze_nodes(drill: _Drill, settings: Chaos) -> None:
+    """Stop the process of a node of each kind in turn."""
+    drill.done += freeze_hosts(
+        drill.query,
+        [TARGETS[number % len(TARGETS)] for number in range(settings.freezes)],
+        settings.frozen_s,
+        settings.seed,
+        _wait,
+        _is_alive,
+        lambda: _at_home(drill.query),
+        lambda: drill.time_left,
+    )
 
 
 # -- cut connections -----------------------------------------------------------------------------

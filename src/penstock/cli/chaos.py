@@ -37,6 +37,12 @@ def chaos(
             "--driver", help="Kill the driver instead, and start it again with the same command."
         ),
     ] = False,
+    freeze: Annotated[
+        int, typer.Option(min=0, help="Freeze so many processes instead, and let them go on.")
+    ] = 0,
+    frozen: Annotated[
+        float, typer.Option(min=1, help="With --freeze: seconds that each is frozen.")
+    ] = 10.0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Say more.")] = False,
 ) -> None:
@@ -45,19 +51,32 @@ def chaos(
     The flow has sources, a sharder, a windowed count, a join, an order-sensitive stage, a loop and
     Parquet sinks; nodes of each kind are killed in turn, under load. With --driver it runs in a
     process of its own, which is killed at random moments; resume_s is from the moment Spark is up
-    again until the first new epoch is published.
+    again until the first new epoch is published. With --freeze processes are stopped for a while
+    (SIGSTOP, SIGCONT); moved_ms is from the signal until their nodes are open on other hosts.
     """
     from penstock.bench.chaos import Chaos
     from penstock.bench.chaos import chaos as run
     from penstock.bench.chaos_driver import kill_drivers
 
-    if cluster + connections + driver > 1:
-        raise SettingsError("chaos: give one of --cluster, --connections and --driver")
+    if cluster + connections + driver + bool(freeze) > 1:
+        raise SettingsError("chaos: give one of --cluster, --connections, --driver and --freeze")
     set_up_logging(verbose)
     if driver:
         result = kill_drivers(kills, rate, seed)
     else:
-        result = run(Chaos(kills, seconds, seed, rate, cluster, connections, standby=standby))
+        result = run(
+            Chaos(
+                kills,
+                seconds,
+                seed,
+                rate,
+                cluster,
+                connections,
+                standby=standby,
+                freezes=freeze,
+                frozen_s=frozen,
+            )
+        )
     if json:
         print_json(result)
     else:
