@@ -43,6 +43,16 @@ def chaos(
     frozen: Annotated[
         float, typer.Option(min=1, help="With --freeze: seconds that each is frozen.")
     ] = 10.0,
+    takeover: Annotated[
+        bool,
+        typer.Option(
+            "--takeover",
+            help="Kill replicas of a stage whose states a host that stands by follows.",
+        ),
+    ] = False,
+    state_mb: Annotated[
+        float, typer.Option(min=1, help="With --takeover: all states together.")
+    ] = 100.0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Say more.")] = False,
 ) -> None:
@@ -52,17 +62,25 @@ def chaos(
     Parquet sinks; nodes of each kind are killed in turn, under load. With --driver it runs in a
     process of its own, which is killed at random moments; resume_s is from the moment Spark is up
     again until the first new epoch is published. With --freeze processes are stopped for a while
-    (SIGSTOP, SIGCONT); moved_ms is from the signal until their nodes are open on other hosts.
+    (SIGSTOP, SIGCONT); moved_ms is from the signal until their nodes are open on other hosts. With
+    --takeover a flow with one keyed stage of three replicas runs instead; takeover_ms is from the
+    kill until the keys are served again.
     """
     from penstock.bench.chaos import Chaos
     from penstock.bench.chaos import chaos as run
     from penstock.bench.chaos_driver import kill_drivers
+    from penstock.bench.takeover import Takeover
+    from penstock.bench.takeover import takeover as run_takeover
 
-    if cluster + connections + driver + bool(freeze) > 1:
-        raise SettingsError("chaos: give one of --cluster, --connections, --driver and --freeze")
+    if cluster + connections + driver + bool(freeze) + takeover > 1:
+        raise SettingsError(
+            "chaos: give one of --cluster, --connections, --driver, --freeze and --takeover"
+        )
     set_up_logging(verbose)
     if driver:
         result = kill_drivers(kills, rate, seed)
+    elif takeover:
+        result = run_takeover(Takeover(kills, state_mb, seed, rate))
     else:
         result = run(
             Chaos(

@@ -9,6 +9,7 @@ it.  All of it happens in the host's loop, between two steps of its nodes.
     {"kind": "plan", "orders": {...}}                         checkpoint so often, log or not
     {"kind": "resume", "epoch": n}                            everybody has a checkpoint: go on
     {"kind": "settled"}                                       everybody is as good as any other
+    {"kind": "meet", "addresses": {...}}                      connect to a host that may take nodes
     {"kind": "follow", "nodes": {...}}                        keep up with nodes that run elsewhere
     {"kind": "checkpoint", "epoch": e, "now": False}          save the state when e is complete
 """
@@ -18,7 +19,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -45,6 +45,7 @@ from penstock.engine.durable import CheckpointWriter, NodeStore, SpillFile, Stal
 from penstock.engine.following import Follower
 from penstock.engine.host import Host
 from penstock.engine.store import BoundaryLog
+from penstock.engine.warm_up import warm_up
 from penstock.errors import NotWrittenError, PeerError, PenstockError, TransientError
 from penstock.physical import PhysicalPlan
 from penstock.regimes import PAUSES, Eager
@@ -95,21 +96,13 @@ class CausalAgent:
         host.placement = dict(run["placement"])
         self._connect(run["addresses"])
         if host.number not in host.placement.values():
-            self._warm_up()
+            warm_up(plan)
 
     def close(self) -> None:
         """The host ends: stop writing, drop what was spilled."""
         self.follower.close()
         self.writer.close()
         self.spill.close()
-
-    def _warm_up(self) -> None:
-        """Make every kind of vertex once, so that the first real ones are ready sooner."""
-        for chain in self.plan.chains:
-            if not chain.on_driver:
-                for stage in chain.stages:
-                    with suppress(Exception):  # a real one that fails will say so
-                        stage.operator.vertex()
 
     # -- Keeper ----------------------------------------------------------------------------------
 
@@ -157,13 +150,14 @@ class CausalAgent:
                 self._newest[spec["node"]] = spec["incarnation"]
                 if not self._started(spec, stall):
                     self.host.retries.append(partial(self._started, spec, stall))
+            self.follower.clear()  # no spare any more
         elif kind == "open":
             self._open(body)
         elif kind == "settled":
             self._left.clear()
             self.host.pause(0.0)
-            if self.host.nodes:  # no spare any more
-                self.follower.clear()
+        elif kind == "meet":
+            self._connect(body["addresses"])
         elif kind == "follow":
             self.follower.follow(body["nodes"])
         elif kind == "resume":
@@ -342,6 +336,7 @@ class CausalAgent:
             "keeper": self,
             "store": store,
             "checkpoint_s": min(checkpoint_s, self.run["followed_s"] or checkpoint_s),
+            "followed": self.run["followed_s"] is not None,
             "copies": self.run["copies"],
             "stall": self._stall(chain.node_name(node)),
         }

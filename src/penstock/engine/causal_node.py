@@ -92,6 +92,9 @@ class CausalRunner(NodeRunner):
     store: NodeStore | None = field(kw_only=True)
     """None: the node has no state of its own."""
     checkpoint_s: float = field(kw_only=True)
+    followed: bool = False
+    """Whether somebody keeps up with its checkpoints: a slow store does not make them rare, only
+    the processor time that they take does."""
     copies: bool = field(kw_only=True)
     """Whether logs hold copies instead of references; for comparison only."""
     remembers: bool = False
@@ -338,7 +341,7 @@ class CausalRunner(NodeRunner):
             return False  # the machine says when
         if self.asked is not None:
             return False  # another one is about to be taken, of the epoch that was asked for
-        wait_s = 0.0 if calm else self.checkpoint_s
+        wait_s = 0.0 if calm or self.followed else self.checkpoint_s
         return time.monotonic() >= self._checkpoint_at + wait_s
 
     def ask_checkpoint(self, epoch: int, now: bool) -> None:
@@ -415,6 +418,8 @@ class CausalRunner(NodeRunner):
         self.work.saved(size, took_s)
         now = time.monotonic()
         wait_s = (now - self._taken_at) / CHECKPOINT_SHARE
+        if self.followed:
+            wait_s = max(now - self._taken_at, took_s / CHECKPOINT_SHARE)
         self._checkpoint_at = now + max(self.checkpoint_s, wait_s)
         self.checkpoint_epoch = epoch
         if self._retired:

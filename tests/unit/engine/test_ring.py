@@ -11,6 +11,7 @@ import pytest
 from penstock import Flow
 from penstock import functions as F
 from penstock.engine.spark.membership import is_running
+from penstock.errors import TransientError
 from penstock.testing.kills import await_recovery
 from penstock.testing.local import LocalQuery, _LocalHost, start_local
 from penstock.testing.processes import wait_until
@@ -93,11 +94,20 @@ def test_a_spare_is_preferred() -> None:
     check(out)
 
 
+def killed(query: LocalQuery, node: str) -> bool:
+    """Kill a node's host, once it is up."""
+    try:
+        query.kill(node)
+    except TransientError:
+        return False
+    return True
+
+
 def test_several_deaths_in_a_row_down_to_one_host_and_none() -> None:
     flow, out = summed()
     query = started(flow, 3)
     for number, victim in enumerate(("sums[0]", "sums[1]", "numbers[0]", "sums[2]"), 1):
-        query.kill(victim)
+        wait_until(lambda name=victim: killed(query, name), WAIT_S, "a host to kill")
         wait_until(lambda n=number: len(query.recoveries) >= n, WAIT_S, "the loss")
     await_recovery(query, 4)
     to_the_end(query)

@@ -311,30 +311,35 @@ def read_stored(
     node: int,
     children: Iterable[int],
     parents: Iterable[int] = (),
+    beginnings: Beginnings | None = None,
+    newest: int | None = None,
 ) -> Stored:
     """What a plan may build on: reports of the checkpoints, and the determinants.
 
     Key 0 stands for the initial state.  It is there as long as nobody may have forgotten what came
-    after it (:class:`Beginnings`).  Checkpoints that cannot be read are left out.
+    after it (:class:`Beginnings`).  Checkpoints that cannot be read are left out, and so are all
+    but the ``newest`` so many.
     """
     store = NodeStore(where, stage, shard, incarnation)
     begin, determinants = store.determinants()
     saved: list[Saved] = []
-    if begin == ZERO and not Beginnings(where).is_gone(store.name):
+    if begin == ZERO and not (beginnings or Beginnings(where)).is_gone(store.name):
         initial = Report(
             node,
             clock=dict.fromkeys(parents, Position()),
             floors=dict.fromkeys(children, Floor()),
         )
         saved.append(Saved(0, initial))
-    keys = store.keys()
-    for key in keys:
+    found: list[Saved] = []
+    for key in reversed(store.keys()):
+        if newest is not None and len(found) >= newest:
+            break
         path = store.checkpoint_path(key)
         try:
-            saved.append(Saved(key, store.manifest(key).report))
+            found.append(Saved(key, store.manifest(key).report))
         except (DamagedError, FileNotFoundError) as error:
             log.warning("node %s: checkpoint %s is left out: %s", store.name, path, error)
-    return Stored(tuple(saved), determinants, through=store.through())
+    return Stored((*saved, *reversed(found)), determinants, through=store.through())
 
 
 class Beginnings:

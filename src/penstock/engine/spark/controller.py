@@ -131,6 +131,7 @@ class Controller(Membership):
         self._on_ended = on_ended
         self._events: queue.SimpleQueue[Callable[[], list[ControllerEffect]]] = queue.SimpleQueue()
         self._jobs: dict[int, Job] = {}
+        self._launches: dict[int, float] = {}
         self._agent: CausalAgent | None = None
         self._shipped = without_driver_operators(plan)
         self._stopping = False
@@ -403,7 +404,7 @@ class Controller(Membership):
             self.recovery.try_again()
         self._commits.try_again()
         self._send_home(time.monotonic())
-        return []
+        return self._launch_due() if self._launches else []
 
     def _perform(self, event: Callable[[], list[ControllerEffect]]) -> None:
         try:

@@ -77,11 +77,12 @@ class Followers:
         )
 
     def status(self) -> list[dict[str, Any]]:
-        """For people: the hosts that follow, and by how many checkpoints they are behind."""
+        """For people: the hosts that follow, how much, and how many checkpoints they are behind."""
         return [
             {
                 "host": host,
                 "nodes": len(nodes := self._followable(host)),
+                "bytes": sum(self._saved[node][2] for node in nodes),
                 "behind": max(
                     (self._saved[node][1] - reached.get(node, 0) for node in nodes), default=0
                 ),

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["HostEvents"]
 
+LAUNCH_S_MAX = 2.0
+"""So long at most a host that comes in another's place waits for a recovery."""
+
 log = logging.getLogger(__name__)
 
 
@@ -48,6 +51,8 @@ class HostEvents(ABC):
     _spark: SparkSession
     _roster: Roster
     _jobs: dict[int, Job]
+    _launches: dict[int, float]
+    """Hosts that come up soon, and by when."""
     _agent: CausalAgent | None
 
     @abstractmethod
@@ -161,11 +166,18 @@ class HostEvents(ABC):
             self.followers.begin(peer)
         if self.machine.phase is not Phase.PREPARING:
             self._to_host(peer, {"kind": "go"})
+            self._introduce(peer)
             recovery.host_ready()
             self._rewire()
         elif self._roster.assigned >= {DRIVER, *self.hosts}:
             recovery.begin()
         return []
+
+    def _introduce(self, peer: int) -> None:
+        """Let everybody connect to a new host, so that nobody has to when it takes nodes."""
+        addresses = {peer: self.hosts[peer].address}
+        for other in self._roster.assigned & self.hosts.keys() - {peer}:
+            self._to_host(other, {"kind": "meet", "addresses": addresses})
 
     def _recovery_told(self, body: dict[str, Any]) -> bool:
         """A host's word on a recovery; when all edges are open for the first time, go."""
@@ -217,7 +229,28 @@ class HostEvents(ABC):
         self.recovery.host_lost(number, takers, reason)
         self._rewire()
         if fresh % SLOTS not in self._jobs:
-            self._launch(fresh)
+            # Where one after another is lost, or somebody waits for it, it is needed at once.
+            at_once = self._launches or fresh in takers.values()
+            due = time.monotonic() + (0.0 if at_once else LAUNCH_S_MAX)
+            self._launches = dict.fromkeys([*self._launches, fresh], due)
+            self._launch_due()
+
+    def _launch_due(self) -> list[ControllerEffect]:
+        """Launch the hosts that come in others' places.
+
+        Unless somebody waits for them not before the recovery is over: a process that comes up
+        takes the time of those that recover.
+        """
+        effects: list[ControllerEffect] = []
+        for number, by in list(self._launches.items()):
+            if self.machine.phase in (Phase.ENDING, Phase.ENDED):
+                effects += self.machine.host_ended(number % SLOTS, None)
+            elif time.monotonic() < by and (self.recovery is None or not self.recovery.quiet):
+                continue
+            else:
+                self._launch(number)
+            del self._launches[number]
+        return effects
 
     def _new_host(self, lost: HostInfo) -> int:
         """The number of the host that comes in the place of a lost one."""

@@ -64,7 +64,7 @@ SLOTS = 10_000
 BEAT_S = 0.2
 FROZEN_S = 1.0
 """A gap this long between two beats means that this process did not run."""
-_FOR_AGENT = ("fence", "start", "open", "plan", "resume", "settled", "checkpoint", "follow")
+_FOR_AGENT = ("fence", "start", "open", "plan", "resume", "settled", "checkpoint", "follow", "meet")
 GRACE_S = 0.5
 """How long a loop may take to end once it was told to."""
 

@@ -63,6 +63,7 @@ log = logging.getLogger(__name__)
 
 HISTORY = 1000
 RECORD = "recovery.json"
+NEEDED = 2
 WITH_STATE = (Kind.STATEFUL, Kind.ORDERED)
 
 Tell = Callable[[int, dict[str, Any]], None]
@@ -208,6 +209,11 @@ class Recovery(MovesOfRecovery):
     # -- what is known ---------------------------------------------------------------------------
 
     @property
+    def quiet(self) -> bool:
+        """Whether nobody recovers."""
+        return self.machine.quiet
+
+    @property
     def open(self) -> bool:
         """Whether every edge of the last plan is open."""
         return self.machine.open
@@ -350,7 +356,7 @@ class Recovery(MovesOfRecovery):
             self._collect = effect
         elif isinstance(effect, Collect):
             self._take_over(effect.nodes)
-            stored = {node: self._stored(node) for node in effect.nodes}
+            stored = {node: self._stored(node, self._needed(node)) for node in effect.nodes}
             self._learn(stored)
             self._work.extend(self.machine.stored(effect.round, stored))
 
@@ -527,8 +533,8 @@ class Recovery(MovesOfRecovery):
         chain = self.plan.chain_of_node(node)
         return BoundaryLog(self.directory, chain.stages[0].name, node - chain.first_node, self.sync)
 
-    def _stored(self, node: int) -> Stored:
-        """What is durable of a node."""
+    def _stored(self, node: int, newest: int | None = None) -> Stored:
+        """What is durable of a node, of its checkpoints all or the newest so many."""
         chain = self.plan.chain_of_node(node)
         kind = self.graph.kinds[node]
         if kind is Kind.SOURCE:
@@ -552,10 +558,23 @@ class Recovery(MovesOfRecovery):
             node,
             self.graph.children[node],
             self.graph.parents[node],
+            self._beginnings,
+            newest,
         )
         if self._purges:
             return Stored(checkpoints=found.checkpoints[:1], through=EPOCH_END)
         return adapted(self.description, node, found)
+
+    def _needed(self, node: int) -> int | None:
+        """How many of a node's newest checkpoints a plan may ask for; None: any.
+
+        The log of a checkpoint reaches back to the low epoch, so that the newest will do, or the
+        one before it where that is damaged, unless several have to agree on an epoch.
+        """
+        graph = self.graph
+        alone = node not in graph.units and node not in graph.clean and not graph.logless
+        running = self.machine.failed < frozenset(graph.kinds)
+        return NEEDED if alone and running and not self.machine.record.limits else None
 
     def _has_published(self, stage: PlannedStage, shard: int) -> int:
         operator: Any = stage.operator

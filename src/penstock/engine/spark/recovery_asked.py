@@ -58,8 +58,12 @@ class AskedOfRecovery(ABC):
         """Perform effects."""
 
     @abstractmethod
-    def _stored(self, node: int) -> Stored:
-        """What is durable of a node."""
+    def _stored(self, node: int, newest: int | None = None) -> Stored:
+        """What is durable of a node, of its checkpoints all or the newest so many."""
+
+    @abstractmethod
+    def _needed(self, node: int) -> int | None:
+        """How many of a node's newest checkpoints a plan may ask for; None: any."""
 
     @abstractmethod
     def _forgotten(self) -> dict[int, int]:
@@ -129,8 +133,11 @@ class AskedOfRecovery(ABC):
         """What is durable is what can be gone back to."""
         for node in self.with_state:
             if node in stored:
-                saved = stored[node].checkpoints
-                self.watch.stored(node, (one.report.completed for one in saved))
+                saved = [one.report.completed for one in stored[node].checkpoints]
+                if self._needed(node) is None:
+                    self.watch.stored(node, saved)
+                for epoch in saved:
+                    self.watch.saved(node, epoch)
 
     def _stored_nodes(self) -> dict[int, Stored]:
         return {node: self._stored(node) for node in self.graph.order}
