@@ -21,7 +21,10 @@ def test_hosts_are_frozen_woken_and_killed_and_nothing_is_lost(
     flow = Flow("drilled")
     made = flow.generate(numbers, rate=2_000, rows=10_000, shards=1, name="made")
     out = made.keyBy("n", shards=2).name("keyed").memory(name="out")
-    query = flow.start(spark, hosts=3, checkpointLocation=str(tmp_path / "store"))
+    # Nobody watches: who is frozen keeps its nodes.
+    query = flow.start(
+        spark, hosts=3, checkpointLocation=str(tmp_path / "store"), pingInterval=0, reinstate=False
+    )
     wait_until(out.toPylist, 20, "rows")
     drill = Drill(find_driver(str(tmp_path / "store")), quiet=True)
     try:
@@ -42,6 +45,25 @@ def test_hosts_are_frozen_woken_and_killed_and_nothing_is_lost(
     finally:
         query.stop()
     assert sorted(row["n"] for row in out.toPylist()) == list(range(10_000))
+
+
+def test_whoever_was_frozen_is_woken_up_by_the_name_of_what_runs_elsewhere_now(
+    spark: SparkSession,
+) -> None:
+    def numbers(offset: int, n: int) -> pa.RecordBatch:
+        return pa.record_batch({"n": list(range(offset, offset + n))})
+
+    flow = Flow("woken")
+    flow.generate(numbers, rate=1_000, shards=1).keyBy("n", shards=1).name("keyed").memory()
+    query = flow.start(spark, hosts=2)
+    try:
+        [frozen] = query.freeze("keyed[0]")
+        process = psutil.Process(frozen["pid"])
+        wait_until(lambda: query.recoveries, 20, "the loss")
+        assert query.unfreeze("keyed[0]") == [frozen]
+        wait_gone([process], 20)
+    finally:
+        query.stop()
 
 
 def test_what_is_frozen_does_not_keep_a_flow_from_stopping(spark: SparkSession) -> None:

@@ -61,6 +61,8 @@ class Drills:
         self._lock = threading.Lock()
         self._frozen: dict[int, int] = {}
         """Hosts and their processes."""
+        self._frozen_for: dict[int, Target] = {}
+        """What they were frozen for: when they wake up, it may run elsewhere."""
         self._over = False
 
     @property
@@ -95,6 +97,7 @@ class Drills:
             for host, pid in processes.items():
                 self._signal(host, pid, signal.SIGSTOP)
                 self._frozen[host] = pid
+                self._frozen_for[host] = target
         if seconds is not None:
             timer = threading.Timer(seconds, self._wake, (list(processes),))
             timer.daemon = True
@@ -107,6 +110,7 @@ class Drills:
             frozen = dict(self._frozen)
         if target is not None:
             hosts = {one["host"] for one in nodes_named(self._query, target, "unfreeze")}
+            hosts |= {host for host, other in self._frozen_for.items() if other == target}
             frozen = {host: pid for host, pid in frozen.items() if host in hosts}
             if not frozen:
                 raise SettingsError(f"unfreeze: {target!r} is not frozen")
