@@ -147,6 +147,26 @@ def test_nobody_is_taken_for_dead_who_works() -> None:
     check(out)
 
 
+def test_old_news_and_reports_of_hosts_that_the_driver_hears_count_for_nothing() -> None:
+    flow, out = summed()
+    query = started(flow, 3)
+    controller = query._controller
+
+    def report(host: int) -> None:
+        body = {"host": host, "silent_ms": 5_000, "loads": {}}
+        controller.ask(lambda: controller._reported(1, body), WAIT_S)
+
+    for host in (1, 2, 3):  # everybody at once
+        report(host)
+    assert query.recoveries == []
+    lost = query.kill("sums[0]")["host"]
+    await_recovery(query)
+    report(lost)
+    assert len(query.recoveries) == 1
+    to_the_end(query)
+    check(out)
+
+
 def test_a_sleeping_process_is_told_from_one_that_works() -> None:
     assert is_running(os.getpid())  # this thread
     assert not is_running(2**22 + 1)
@@ -227,7 +247,7 @@ def test_a_death_on_the_way_home_is_just_one_more_loss(
 
 
 def test_a_home_that_dies_again_and_again_has_to_be_up_for_longer() -> None:
-    flow, _ = summed(LONGER)
+    flow, _ = summed(100 * ROWS)
     query = started(flow, 2)
     waits = []
     for number in (1, 2):

@@ -74,7 +74,7 @@ class Reinstatement:
         places = self._due(now_s) if self._recovery.settled else {}
         saving = self._saving
         if not places:
-            self._saving = None
+            self._give_up_saving()
         elif saving is None or saving.places != places:
             self._save(places, now_s)
         elif now_s >= saving.until_s or self._is_saved(places):
@@ -98,6 +98,13 @@ class Reinstatement:
     def _wait_s(self, home: int, now_s: float) -> float:
         wait_s, until_s = self._waits_s.get(self._roster.workers.index(home), (SETTLE_S, now_s))
         return wait_s if now_s < until_s else SETTLE_S
+
+    def _give_up_saving(self) -> None:
+        """Something else comes first; everything begins anew afterwards."""
+        saving, self._saving = self._saving, None
+        if saving is not None and self._followers is not None:
+            for home in sorted(set(saving.places.values())):
+                self._followers.end(home)
 
     def _save(self, places: dict[int, int], now_s: float) -> None:
         self._saving = _Saving(places, now_s + SAVE_S)
