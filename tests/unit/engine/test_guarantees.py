@@ -33,6 +33,7 @@ RATE = 2_000
 BLOCK = 2
 """Rows that go to one shard before the next gets as many: a millisecond's worth."""
 WAIT_S = 30.0
+FROZEN_S = 1.5
 EPOCHS_S = 0.06
 """An epoch that was open when a node was lost is over by then."""
 
@@ -110,12 +111,12 @@ def check(guarantee: str, got: Counter[int], shards: int = 2) -> None:
 class Run:
     """Numbers through two exchanges; the sink says what became of each."""
 
-    def __init__(self, guarantee: str) -> None:
+    def __init__(self, guarantee: str, **options: str) -> None:
         flow = Flow("promises")
         passed = made_in(flow).keyBy("k", shards=2).filter("n >= 0").name("passed")
         spread = passed.keyBy("n", shards=2).select("n").name("spread")
         self.sink = spread.memory(name="kept")
-        self.query = started(flow, guarantee)
+        self.query = started(flow, guarantee, **options)
         more(self.sink)
 
     def ended(self) -> Counter[int]:
@@ -149,6 +150,19 @@ def test_a_host_dies(guarantee: str, victim: str) -> None:
     late = Counter({n: times for n, times in got.items() if n > due + EPOCHS_S * RATE})
     assert set(late.values()) == {1}
     check("exactly-once", Counter([*range(min(late)), *late]))
+
+
+@each_guarantee
+def test_a_host_freezes_is_replaced_and_wakes_up(guarantee: str) -> None:
+    run = Run(guarantee, pingInterval="50 ms", pingTimeout="500 ms")
+    run.query.freeze("passed[1]", FROZEN_S)
+    wait_until(lambda: run.query.recoveries, WAIT_S, "the loss")
+    wait_until(lambda: run.query.recoveries[-1]["recovered_us"], WAIT_S, "the recovery")
+    frozen = run.query.recoveries[0]
+    wait_until(lambda: run.query.recoveries[0]["refused"], WAIT_S, "the one that wakes up")
+    assert "silent" in frozen["reason"]
+    more(run.sink)
+    check(guarantee, run.ended())
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.05])
