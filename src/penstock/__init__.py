@@ -9,7 +9,15 @@ from typing import Any as _Any
 from penstock import errors, functions
 from penstock.core.time import Time
 from penstock.flow import Flow, GroupedStream, Loop, Stream
-from penstock.regimes import Batch, Causal, Eager, Ephemeral, GlobalCheckpoint, Lazy
+from penstock.regimes import (
+    Batch,
+    Causal,
+    Eager,
+    Ephemeral,
+    GlobalCheckpoint,
+    Lazy,
+    Replicated,
+)
 from penstock.vertex import Vertex
 
 if _TYPE_CHECKING:
@@ -25,6 +33,7 @@ __all__ = [
     "GroupedStream",
     "Lazy",
     "Loop",
+    "Replicated",
     "Stream",
     "Time",
     "Vertex",

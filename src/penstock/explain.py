@@ -22,6 +22,7 @@ from penstock.flow import Flow
 from penstock.loops import Loop
 from penstock.operators.loop import TimeShift
 from penstock.physical import Chain, Link, PhysicalPlan, physical_plan, route
+from penstock.replica_plan import replica_lines
 from penstock.stage import Stage
 from penstock.tracking import graph_of
 
@@ -92,6 +93,7 @@ def explain_plan(
     lines = ["== Nodes =="]
     for chain in plan.chains:
         lines.append(_chain_line(chain, placement))
+        lines += replica_lines(plan, chain, placement)
         if moved is not None and chain.index in moved:
             lines.append(f"      frontier {moved[chain.index]}")
         for link in plan.links_out_of(chain.index):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.core.rollback import regimes as spans
 from penstock.core.rollback.cascades import StageEdge, cascades
 from penstock.physical import Chain, PhysicalPlan
-from penstock.regimes import Batch, Causal, Eager, Ephemeral, GlobalCheckpoint, Regime
+from penstock.regimes import Batch, Causal, Eager, Ephemeral, GlobalCheckpoint, Regime, Replicated
 
 __all__ = ["cascade_warnings"]
 
@@ -39,6 +39,8 @@ def _spans_of(chain: Chain, interval_us: int) -> spans.Regime:
 def _regime(regime: Regime, interval_us: int) -> spans.Regime:
     if isinstance(regime, Causal):
         return spans.CAUSAL
+    if isinstance(regime, Replicated):
+        return spans.REPLICATED
     if isinstance(regime, Ephemeral):
         return spans.EPHEMERAL_LOGGED if regime.logInputs else spans.EPHEMERAL
     if isinstance(regime, Eager):

@@ -38,7 +38,8 @@ from penstock.operators.loop import Again, Leave, TimeShift
 from penstock.operators.user_vertex import UserVertex
 from penstock.operators.watermark import WithWatermark
 from penstock.regime_plan import check_regimes, pause_of, regime_of, with_persisted
-from penstock.regimes import Causal, Regime
+from penstock.regimes import Causal, Regime, Replicated
+from penstock.replica_regimes import check_ways, choose_replicated
 from penstock.stage import Input, Stage
 
 __all__ = ["Chain", "Link", "PhysicalPlan", "PlannedStage", "physical_plan"]
@@ -269,9 +270,12 @@ def physical_plan(
     stages = _with_combiners(flow.stages)
     _check(flow, stages)
     default = regime or Causal()
+    choose_replicated(stages, default, guarantee_named(guarantee))
     stages = with_persisted(stages, _fuse(stages), default)
     promised = kept_promises(stages, guarantee_named(guarantee), default)
-    return _lay_out(flow, stages, _fuse(stages), parallelism, recorded or {}, default, promised)
+    plan = _lay_out(flow, stages, _fuse(stages), parallelism, recorded or {}, default, promised)
+    check_ways(plan)
+    return plan
 
 
 def _readers(stages: Sequence[Stage]) -> dict[tuple[Stage, int], list[Stage]]:
@@ -390,7 +394,7 @@ def _fuse(stages: Sequence[Stage]) -> dict[Stage, Stage]:
             and _on_driver(parent) == _on_driver(stage)
             and stage.shards in (None, head.shards)
             and (stage.regime, stage.part) == (head.regime, head.part)
-            and not stage.operator.apart
+            and not (stage.operator.apart or _is_replicated_sink(stage))
             and (not kept or keeps[head] in ("", kept))
             and not (isinstance(head.operator, SourceOperator) and (kept or _varies(stage)))
         )
@@ -398,6 +402,11 @@ def _fuse(stages: Sequence[Stage]) -> dict[Stage, Stage]:
             heads[stage] = head
             keeps[head] = keeps[head] or kept
     return heads
+
+
+def _is_replicated_sink(stage: Stage) -> bool:
+    """Whether it waits for whole epochs while those before it pass everything on."""
+    return stage.operator.sink and isinstance(stage.regime, Replicated)
 
 
 def _varies(stage: Stage) -> bool:

@@ -121,6 +121,8 @@ def _stage(
         "ended": bool(nodes) and all(node["epoch"] >= EPOCH_END for node in nodes),
         "watermarkUs": min(known) if known and None not in watermarks else None,
         "endOfInput": bool(known) and min(known) == WATERMARK_END,
+        "messages": sum(node.get("messages_out", 0) for node in nodes),
+        "replicaBytes": sum(node.get("replica_bytes", 0) for node in nodes),
         "queuedBytes": sum(node["queued_bytes"] for node in nodes),
         "busySeconds": busy,
         "load": load,

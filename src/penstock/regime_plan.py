@@ -10,10 +10,14 @@ from penstock.connectors.persist import PersistSource, PersistWrite
 from penstock.errors import SettingsError
 from penstock.operators.base import Forward, SourceOperator
 from penstock.operators.loop import Leave, TimeShift
-from penstock.regimes import PAUSES, Ephemeral, Regime
+from penstock.regimes import PAUSES, Causal, Ephemeral, Regime, Replicated
+from penstock.replica_regimes import check_replicated
 from penstock.stage import Input, Stage, free_name
 
 __all__ = ["check_regimes", "pause_of", "regime_of", "with_persisted"]
+
+_Kept = tuple[Stage, int, Regime | None]
+"""An output that is made durable, and under which regime it is read."""
 
 
 def regime_of(head: Stage, default: Regime) -> Regime:
@@ -29,6 +33,8 @@ def pause_of(run: Sequence[Stage]) -> str:
 
 def check_regimes(run: Sequence[Stage], regime: Regime) -> None:
     """Refuse a regime that would lose a stage's state."""
+    if isinstance(regime, Replicated):
+        check_replicated(run)
     if isinstance(run[0].operator, SourceOperator):
         return
     for stage in run:
@@ -55,24 +61,25 @@ def with_persisted(
     """The stages, with those edges made durable whose regimes ask for it."""
     wanted = _wanted(stages, heads, default)
     result: list[Stage] = []
-    kept: dict[tuple[Stage, int], Stage] = {}
+    kept: dict[_Kept, Stage] = {}
     names = [stage.name for stage in stages]
     for stage in stages:
         stage.index = len(result)
         result.append(stage)
-        for port in range(len(stage.outputs)):
-            if (stage, port) in wanted:
-                written, read = _pair(stage, port, len(result), names)
+        for key in wanted:
+            if key[0] is stage:
+                written, read = _pair(stage, key[1], len(result), names)
+                written.regime, read.regime = _other(stage.regime, default), key[2]
                 names += [written.name, read.name]
                 result += [written, read]
-                kept[stage, port] = read
+                kept[key] = read
     for stage in stages:
-        stage.inputs = tuple(
-            Input(kept[source.stage, source.port], 0, source.exchange)
-            if (source.stage, source.port) in kept and stage in wanted[source.stage, source.port]
-            else source
-            for source in stage.inputs
-        )
+        inputs = list(stage.inputs)
+        for key, readers in wanted.items():
+            for number, source in enumerate(stage.inputs):
+                if stage in readers and (source.stage, source.port) == key[:2]:
+                    inputs[number] = Input(kept[key], 0, source.exchange)
+        stage.inputs = tuple(inputs)
     return result
 
 
@@ -107,14 +114,22 @@ def _pair(stage: Stage, port: int, index: int, names: Sequence[str]) -> tuple[St
 
 def _wanted(
     stages: Sequence[Stage], heads: Mapping[Stage, Stage], default: Regime
-) -> dict[tuple[Stage, int], set[Stage]]:
-    """Per output that is to be made durable: who reads it."""
-    found: dict[tuple[Stage, int], set[Stage]] = {}
+) -> dict[_Kept, set[Stage]]:
+    """Per output that is to be made durable: who reads it, those who are replicated apart."""
+    found: dict[_Kept, set[Stage]] = {}
     for reader in stages:
         for source in reader.inputs:
             if _durable(reader, source, heads, default):
-                found.setdefault((source.stage, source.port), set()).add(reader)
+                key = (source.stage, source.port, _other(reader.regime, default))
+                found.setdefault(key, set()).add(reader)
     return found
+
+
+def _other(regime: Regime | None, default: Regime) -> Regime | None:
+    """Of a log beside a stage: the stage's, where that is replicated, else the flow's."""
+    if isinstance(regime, Replicated):
+        return regime
+    return Causal() if isinstance(default, Replicated) else None
 
 
 def _durable(reader: Stage, source: Input, heads: Mapping[Stage, Stage], default: Regime) -> bool:
@@ -128,12 +143,14 @@ def _durable(reader: Stage, source: Input, heads: Mapping[Stage, Stage], default
         return False
     if reader in heads and heads.get(source.stage) is heads[reader]:
         return False
+    head = heads[origin]
+    makes = regime_of(head, default)
+    takes = regime_of(heads[reader], default) if reader in heads else default
+    if takes != makes and (isinstance(takes, Replicated) or isinstance(makes, Replicated)):
+        return True
     if origin.follows is not None:
         return False
     into_sink = reader.operator.sink or isinstance(reader.operator, ParquetWrite)
-    head = heads[origin]
-    makes = regime_of(head, default)
     if makes.persists and not isinstance(head.operator, SourceOperator) and not into_sink:
         return True
-    takes = regime_of(heads[reader], default) if reader in heads else default
     return isinstance(takes, Ephemeral) and takes.logInputs and not into_sink

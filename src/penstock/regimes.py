@@ -16,10 +16,13 @@ Ephemeral            nothing                        its senders send or work aga
 Batch                what it made                   the epochs under way are worked on again
 Eager                state and output, every epoch  nothing is worked on again
 GlobalCheckpoint     everybody's state, at once     the whole flow goes back
+Replicated           what was sent, until others    another replica takes over, and asks for what
+                     have it; records of it at      has a record; never state
+                     the other replicas
 ==================== ============================== ==============================================
 
 See Gog, Isard and Abadi (2021) for the first five; GlobalCheckpoint is Naiad's scheme (Murray et
-al., 2013), Causal follows tree clocks.
+al., 2013), Causal follows tree clocks, Replicated follows DADSTORM.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from penstock.core.delivery.replicated import Replicated as ReplicaSettings
 from penstock.durations import Duration, duration_us
 from penstock.errors import SettingsError
 
@@ -38,6 +42,7 @@ __all__ = [
     "GlobalCheckpoint",
     "Lazy",
     "Regime",
+    "Replicated",
 ]
 
 Every = int | Duration
@@ -145,6 +150,33 @@ class GlobalCheckpoint(Regime):
         return _epochs(self.every, interval_us)
 
 
+@dataclass(frozen=True)
+class Replicated(Regime):
+    """Other replicas of a stage know what one has, and take over at once; for stages without state.
+
+    What is in flight survives the loss of ``depth`` hosts at once.  ``mirrored`` and
+    ``acknowledged`` are two other ways, for comparison: rows instead of records go to the other
+    replicas; or nothing does, and a source reads on when what it read last has come to the end.
+    """
+
+    clean = False
+    depth: int = 1
+    mirrored: bool = False
+    acknowledged: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.depth, bool) or not isinstance(self.depth, int):
+            raise SettingsError(f"Replicated: depth is a number of hosts, got {self.depth!r}")
+        self.settings(1)
+
+    def settings(self, run: int) -> ReplicaSettings:
+        """What its replicas do, where a host plays so many stages in a row."""
+        depth = 1 if self.mirrored else self.depth * run
+        if self.mirrored and self.depth > 1:
+            depth = self.depth  # refused with the reason
+        return ReplicaSettings(depth=depth, mirrored=self.mirrored, acknowledged=self.acknowledged)
+
+
 PAUSES = ("insensitive", "normal", "low-latency")
 """Pause classes, in the order in which stages are stopped during a rollback."""
 
@@ -160,8 +192,8 @@ def checked_regime(regime: object, where: str, whole_flow: bool = False) -> Regi
     """A regime that can be set there."""
     if not isinstance(regime, Regime):
         raise SettingsError(
-            f"{where}: a regime is Causal(), Lazy(every=10), Ephemeral(), Batch(), Eager() or "
-            f"GlobalCheckpoint(every=10), got {regime!r}"
+            f"{where}: a regime is Causal(), Lazy(every=10), Ephemeral(), Batch(), Eager(), "
+            f"Replicated() or GlobalCheckpoint(every=10), got {regime!r}"
         )
     if regime.whole_flow and not whole_flow:
         raise SettingsError(

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from penstock.core.delivery.guarantees import Guarantee, Member, resolve
 from penstock.core.delivery.ids import ParcelId, Role, derive
+from penstock.core.delivery.lane_epochs import LaneEpochs
 from penstock.core.delivery.messages import Record
 from penstock.core.delivery.routing import routing_named
 from penstock.core.delivery.tables import SETTLED, RecordTable
@@ -68,3 +69,44 @@ def test_a_floor_forgets_records_and_no_answers(
     table.raise_floor({Role(0, 0): floor})
     assert all(table.level(id_) == level for id_, level in known.items())
     assert not any(r.level == SETTLED and r.id.number <= floor for r in table.records.values())
+
+
+@given(st.data(), st.integers(1, 3), st.integers(-1, 4))
+def test_epochs_of_a_lane_are_complete_whatever_the_order(
+    data: st.DataObject, ways: int, published: int
+) -> None:
+    """Each once, in order, and not before all of its numbers have come on all ways."""
+    reads = data.draw(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 2)), max_size=6))
+    parcels, number, epoch = [], 0, -1
+    ends: dict[int, int] = {}
+    for count, step in reads:
+        previous, epoch = epoch, epoch + step
+        first, ends[epoch] = number + 1, number + count
+        for number in range(first, first + count):
+            read = (number, epoch, first, number == ends[epoch], previous, number * 10)
+            parcels += [read] * ways
+    lane = LaneEpochs(ways, published)
+    done: list[tuple[int, int | None]] = []
+    came: list[int] = []
+    for parcel in data.draw(st.permutations(parcels)):
+        came.append(parcel[0])
+        for found in lane.came(*parcel):
+            first = max((end for e, end in ends.items() if e < found[0]), default=0) + 1
+            assert all(came.count(n) == ways for n in range(first, ends[found[0]] + 1))
+            done.append(found)
+        assert lane.missing(0) is None
+    assert done == [(e, ends[e] * 10) for e in ends if e > published]
+    assert lane.missing(1 << 40) is None
+
+
+@given(st.integers(1, 3), st.integers(1, 6), st.integers(1, 6))
+def test_a_number_that_cannot_come_any_more_is_missed(ways: int, reads: int, lost: int) -> None:
+    lost = min(lost, reads)
+    lane = LaneEpochs(ways, -1)
+    for number in range(1, reads + 1):
+        for way in range(ways):
+            if (number, way) != (lost, 0):
+                lane.came(number, number, number, True, number - 1 if number > 1 else -1, None)
+    alone = ways == 1 and lost == reads
+    assert lane.missing(lost - 1) is None
+    assert lane.missing(reads) == (None if alone else lost)

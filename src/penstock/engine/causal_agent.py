@@ -44,6 +44,7 @@ from penstock.engine.clock import EpochClock, work_clock_s
 from penstock.engine.durable import CheckpointWriter, NodeStore, SpillFile, Stall
 from penstock.engine.following import Follower
 from penstock.engine.host import Host
+from penstock.engine.replicas.agent import ReplicaAgent
 from penstock.engine.store import BoundaryLog
 from penstock.engine.warm_up import warm_up
 from penstock.errors import NotWrittenError, PeerError, PenstockError, TransientError
@@ -93,6 +94,7 @@ class CausalAgent:
         self.follower = Follower(plan, self._store, self._told_followed)
         self._newest: dict[int, int] = {}
         """The newest incarnations of nodes that were to be started here."""
+        self.replicas = None if run["replicas"] is None else ReplicaAgent(host, plan, run, tell)
         host.placement = dict(run["placement"])
         self._connect(run["addresses"])
         if host.number not in host.placement.values():
@@ -138,7 +140,9 @@ class CausalAgent:
     def take(self, body: dict[str, Any]) -> None:
         """Do what a message of the controller's says."""
         kind = body["kind"]
-        if kind == "fence":
+        if kind in ("replicas", "replica") and self.replicas is not None:
+            self.replicas.take(body)
+        elif kind == "fence":
             self._fence(body)
         elif kind == "start":
             self.host.placement.update(body["placement"])
@@ -183,6 +187,8 @@ class CausalAgent:
 
     def truncate(self, lows: dict[int, tuple[int, int]]) -> None:
         """No recovery goes back behind these epochs any more."""
+        if self.replicas is not None:
+            self.replicas.truncate(lows)
         for runner in self._runners():
             low = lows.get(runner.node, _NOTHING_GONE)
             if low != self._lows.get(runner.node, _NOTHING_GONE):
@@ -473,3 +479,5 @@ class CausalAgent:
     def stop_sources(self) -> None:
         """Sources that are started from now on end their streams, too."""
         self.run = {**self.run, "stopping": True}
+        if self.replicas is not None:
+            self.replicas.stop_sources()

@@ -84,6 +84,8 @@ class Host:
         self._again_s = 0.0
         self.retries: list[Callable[[], bool]] = []
         """Called now and then, each until it says that it is done."""
+        self.on_stray: Callable[[Message], None] | None = None
+        """Called with messages for nodes that are not here."""
         self.transport = transport_factory(self)
 
     # -- called from other threads ---------------------------------------------------------------
@@ -234,15 +236,18 @@ class Host:
                     item()
                 else:
                     peer, message = item
-                    self._enqueue(peer, message)
+                    self.deliver(peer, message)
                 item = inbox.get_nowait()
         except queue.Empty:
             pass
 
-    def _enqueue(self, peer: int, message: Message) -> None:
+    def deliver(self, peer: int, message: Message) -> None:
+        """Let a message wait for its node's turn."""
         runner = self.nodes.get(message.target)
         if runner is None:
             log.debug("host %d has no node %d: message dropped", self.number, message.target)
+            if self.on_stray is not None:
+                self.on_stray(message)
             if peer != LOCAL:
                 self.transport.consumed(peer, message.target, message.size)
             return
@@ -400,7 +405,7 @@ class Host:
         """Bring a message to its target, here or elsewhere."""
         host = self.placement[message.target]
         if host == self.number:
-            self._enqueue(LOCAL, message)
+            self.deliver(LOCAL, message)
         else:
             self.transport.send(host, message)
 

@@ -95,6 +95,7 @@ class _LocalHost(_HostProcess):
         try:
             self.host.run()
             if not self.died:
+                self._tell({"kind": "beat", "figures": self._figures()})
                 transport.drain(GRACE_S, DRIVER)
         finally:
             self._close()

@@ -51,18 +51,25 @@ def deliver(target: Role = FIRST, incarnation: int = 1) -> Envelope:
 def test_the_origin_is_told_after_the_siblings() -> None:
     replica = machine(2)
     effects = replica.received(deliver())
+    assert [type(effect) for effect in effects] == [Process]
+    effects = replica.speak()
     [share] = bodies(effects, Share)
-    assert [type(effect) for effect in effects] == [Process, Send]
     assert bodies(effects, Acknowledge) == []
-    effects = replica.received(Envelope(3, None, 0, FIRST, 1, Shared(share.body.number, 3)))
-    [told] = bodies(effects, Acknowledge)
+    assert not replica.received(Envelope(3, None, 0, FIRST, 1, Shared(share.body.number, 3)))
+    [told] = bodies(replica.speak(), Acknowledge)
     assert told.body == Acknowledge(((ID, 0),))
     assert told.target == SOURCE
 
 
+def shared(replica: ReplicaMachine) -> Envelope:
+    """What it shares of a parcel that comes."""
+    replica.received(deliver())
+    [share] = bodies(replica.speak(), Share)
+    return share
+
+
 def test_records_carry_no_rows_unless_mirrored() -> None:
-    [plain] = bodies(machine(2).received(deliver()), Share)
-    [mirror] = bodies(machine(2, Replicated(mirrored=True)).received(deliver()), Share)
+    plain, mirror = shared(machine(2)), shared(machine(2, Replicated(mirrored=True)))
     assert size_bytes(mirror.body) - size_bytes(plain.body) == 100
 
 
@@ -103,8 +110,7 @@ def test_what_was_never_acknowledged_is_sent_again_to_the_next_player() -> None:
 
 def test_taking_a_role_fences_collects_and_asks() -> None:
     first, second = machine(2), machine(3)
-    [share] = bodies(first.received(deliver()), Share)
-    second.received(share)
+    second.received(shared(first))
     effects = second.take(FIRST, 2)
     assert len(bodies(effects, Collect)) == 1
     effects = second.members_changed((3,))
@@ -117,8 +123,7 @@ def test_a_zombie_is_refused_and_drops_its_role() -> None:
     zombie, second = machine(2), machine(3)
     second.take(FIRST, 2)
     second.members_changed((3,))
-    [share] = bodies(zombie.received(deliver()), Share)
-    [refusal] = bodies(second.received(share), Refused)
+    [refusal] = bodies(second.received(shared(zombie)), Refused)
     zombie.received(refusal)
     assert zombie.players == {}
     assert not zombie.received(deliver())
@@ -136,3 +141,27 @@ def test_a_role_is_handed_over_with_everything_and_what_comes_later_follows() ->
     [late] = first.received(deliver())
     assert isinstance(late, Send)
     assert (late.host, late.envelope.target_incarnation) == (3, 2)
+
+
+def test_many_parcels_are_shared_and_told_of_in_one_message() -> None:
+    replica = machine(2)
+    for number in range(1, 6):
+        parcel = Parcel(derive(ParcelId(SOURCE, number), FIRST), ("row",), 100)
+        replica.received(Envelope(1, SOURCE, 1, FIRST, 1, Deliver((parcel,))))
+    [share] = bodies(replica.speak(), Share)
+    assert len(share.body.records) == 5
+    assert replica.speak() == []
+    replica.received(Envelope(3, None, 0, FIRST, 1, Shared(share.body.number, 3)))
+    [told] = bodies(replica.speak(), Acknowledge)
+    assert len(told.body.levels) == 5
+
+
+def test_a_sink_hands_its_role_over_with_what_it_has_not_published() -> None:
+    """What it waits for would come to the next player only."""
+    sink = machine(4)
+    here = derive(ID, SINK)
+    sink.received(Envelope(2, FIRST, 1, SINK, 1, Deliver((Parcel(here, ("row",), 100),))))
+    effects = sink.hand_over(SINK, Seat(5, 2))
+    [state] = bodies(effects, HandedOver)
+    work = state.body.state.works[here]
+    assert work.parcel.payload == ("row",)

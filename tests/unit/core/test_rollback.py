@@ -12,6 +12,7 @@ from penstock.core.rollback.regimes import (
     EAGER,
     EPHEMERAL,
     EPHEMERAL_LOGGED,
+    REPLICATED,
     SOURCE,
     Regime,
     lazy,
@@ -224,3 +225,13 @@ def test_the_benchmark_rolls_most_of_the_ad_serving_graph_back() -> None:
     assert measured["spans_per_node_min"][0] >= 10
     assert measured["rolled_back_percent"][0] > 50
     assert len(measured["seconds"]) == 1
+
+
+def test_a_replicated_stage_goes_on_after_any_epoch_that_its_sinks_have() -> None:
+    """It keeps no checkpoints; its senders keep what it needs, so that nobody goes back with it."""
+    kept = REPLICATED.kept(6, since=4)
+    assert [offer.span for offer in kept.offers] == [E(4), E(5), E(6)]
+    assert all(offer.discarded is EMPTY for offer in kept.offers)
+    graph = RollbackGraph(3, [Edge(0, 1), Edge(1, 2)])
+    child = EAGER.kept(6).alive(E(6), discarded=EMPTY, complete=E(6))
+    assert solve(graph, [SOURCE_NODE, kept, child]).spans == (TOP, E(6), TOP)

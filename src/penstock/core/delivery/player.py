@@ -88,10 +88,7 @@ class RolePlayer(RoleTables):
         raised = any(number > self.table.floor.get(lane, 0) for lane, number in inputs.items())
         if raised and not self.is_source:
             self.table.raise_floor(inputs)
-        if self._settling:
-            super().flush()
-        elif raised and not self.is_source:
-            self._share(())
+        self.speak(raised and not self.is_source)
         own = self.own_floor()
         if self.is_source and own[self.role] > self.stored:
             self.stored = own[self.role]

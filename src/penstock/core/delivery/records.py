@@ -130,8 +130,16 @@ class ReplicaMachine:
             effects += self._hand(role)
         return effects
 
+    def speak(self) -> list[Effect]:
+        """Often: what has come since goes to siblings and origins, in one message each."""
+        effects: list[Effect] = []
+        for player in self.players.values():
+            player.speak()
+            effects += self._perform(player)
+        return effects
+
     def tick(self) -> list[Effect]:
-        """Now and then: what can be told in one message is told."""
+        """Now and then: what can be told in one message is told, and floors rise."""
         effects: list[Effect] = []
         for player in self.players.values():
             player.flush()
@@ -326,23 +334,26 @@ class ReplicaMachine:
         return taken if player.asks else [*taken, Recovered(role, incarnation)]
 
     def hand_over(self, role: Role, to: Seat) -> list[Effect]:
-        """Give a role to another host, as soon as nothing of it is being worked on."""
+        """Give a role to another host, as soon as nothing of it is being worked on.
+
+        A sink may be waiting for the rest of what it publishes: that goes along.
+        """
         player = self.players.get(role)
         if player is None or player.incarnation >= to.incarnation or role in self._draining:
             return []
         self._draining[role] = (to, [])
-        return [] if player.busy else self._hand(role)
+        return [] if player.busy and not player.is_sink else self._hand(role)
 
     def _hand(self, role: Role) -> list[Effect]:
         to, held = self._draining.pop(role)
         player = self.players.pop(role)
+        player.speak()  # what the next player believes to be told
+        effects = self._perform(player)
         state = player.hand_over()
         self._copy(player)
         self._forwards[role] = self.seats[role] = to
         body = HandedOver(state, state.size)
-        effects: list[Effect] = [
-            Send(to.host, Envelope(self.host, None, 0, role, to.incarnation, body))
-        ]
+        effects.append(Send(to.host, Envelope(self.host, None, 0, role, to.incarnation, body)))
         for envelope in held:
             effects += self._for_role(envelope, role)
         return effects
@@ -406,6 +417,8 @@ class ReplicaMachine:
         return Send(host, Envelope(self.host, None, 0, None, 0, body))
 
     def _perform(self, player: RolePlayer) -> list[Effect]:
+        if self.settings.acknowledged:
+            player.speak()  # the source waits for it
         effects, player.effects = player.effects, []
         outgoing, player.outgoing = player.outgoing, []
         for to, body in outgoing:

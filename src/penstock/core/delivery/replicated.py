@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 from penstock.core.delivery.guarantees import Guarantee
 from penstock.errors import SettingsError
@@ -50,31 +51,31 @@ class Replicated:
         if self.mirrored and self.depth > 1:
             raise SettingsError("mirrored replicas keep rows themselves; leave depth at 1")
 
-    @property
+    @cached_property
     def logs(self) -> bool:
         """Whether there are tables at all."""
         return self.guarantee.work.logs
 
-    @property
+    @cached_property
     def dedup(self) -> bool:
         """Whether receivers know what they have had; who mirrors rows has to know which."""
         return self.guarantee.work.dedup or (self.mirrored and self.logs)
 
-    @property
+    @cached_property
     def sharing(self) -> Sharing:
         """What replicas tell each other: nothing that the guarantee does not need."""
         if self.mirrored and self.logs:
             return Sharing.MIRRORED
         return Sharing.RECORDS if self.dedup and not self.acknowledged else Sharing.NOTHING
 
-    @property
+    @cached_property
     def release(self) -> int:
         """The level from which an origin need not keep a parcel."""
         if self.acknowledged:
             return 254
         return 0 if self.mirrored else self.depth
 
-    @property
+    @cached_property
     def settle(self) -> int:
         """The level from which a replica is done with a parcel."""
         return max(1, self.release)

@@ -74,7 +74,11 @@ class RoleTables:
     """A source's durable position."""
     busy: Counter[ParcelId] = field(default_factory=Counter)
     """What is being processed or published at the moment."""
+    _fresh: list[ParcelId] = field(default_factory=list)
+    """What has come since the siblings were told last."""
     _settling: list[ParcelId] = field(default_factory=list)
+    _news: dict[Role, dict[ParcelId, int]] = field(default_factory=dict)
+    """Levels that origins have not been told."""
     _sharing: dict[int, _Sharing] = field(default_factory=dict)
     _number: int = 0
     effects: list[Effect] = field(default_factory=list)
@@ -124,12 +128,11 @@ class RoleTables:
             self.works[parcel.id] = Work(origin, parcel, shared=shared)
             fresh.append(self._record(parcel.id, 0))
             self._work(parcel)
-        if known:
-            self.outgoing.append((origin, Acknowledge(tuple(known))))
+        self._news.setdefault(origin, {}).update(known)
         if fresh:
             if self.settings.dedup:
                 self.table.put(fresh)
-            self._share(fresh)
+            self._fresh += [record.id for record in fresh]
 
     def _had(self, id_: ParcelId) -> bool:
         """Whether a parcel is here, or was and is settled."""
@@ -223,7 +226,6 @@ class RoleTables:
 
     def _tell(self, ids: Iterable[ParcelId]) -> None:
         """Tell origins the levels of parcels whose records are shared."""
-        news: dict[Role, list[tuple[ParcelId, int]]] = {}
         for id_ in ids:
             work = self.works.get(id_)
             if work is None or work.settled or not self._may_tell(work):
@@ -231,9 +233,7 @@ class RoleTables:
             level = work.level
             if level > work.told:
                 work.told = level
-                news.setdefault(work.origin, []).append((id_, level))
-        for origin, levels in news.items():
-            self.outgoing.append((origin, Acknowledge(tuple(levels))))
+                self._news.setdefault(work.origin, {})[id_] = level
 
     def _may_tell(self, work: Work) -> bool:
         """Whether the origin may count on it that a parcel will be asked for."""
@@ -245,15 +245,12 @@ class RoleTables:
 
     def _settled(self, ids: Iterable[ParcelId]) -> None:
         """Everybody who has to know knows: origins may forget these."""
-        news: dict[Role, list[tuple[ParcelId, int]]] = {}
         for id_ in ids:
             work = self.works.pop(id_, None)
             if work is not None:
-                news.setdefault(work.origin, []).append((id_, SETTLED))
+                self._news.setdefault(work.origin, {})[id_] = SETTLED
                 if self.settings.dedup:
                     self.table.put([Record(id_, work.origin, SETTLED)])
-        for origin, levels in news.items():
-            self.outgoing.append((origin, Acknowledge(tuple(levels))))
 
     # -- records ---------------------------------------------------------------------------------
 
@@ -291,11 +288,25 @@ class RoleTables:
         self._settled([record.id for record in records if record.level == SETTLED])
         self._tell([record.id for record in records])
 
-    def flush(self) -> None:
-        """Now and then: what was settled since goes to the siblings, in one message."""
+    def speak(self, anyway: bool = False) -> None:
+        """Now and then: what has come and what is settled goes to the siblings, in one message.
+
+        ``anyway``: also if there is nothing but a floor.  Origins are told what may be told.
+        """
+        fresh, self._fresh = self._fresh, []
         settling, self._settling = self._settling, []
-        if settling:
-            self._share([self._record(id_, SETTLED) for id_ in settling])
+        records = [
+            self._record(id_, 0)
+            for id_ in fresh
+            if id_ in self.works and not self.works[id_].settled
+        ]
+        records += [self._record(id_, SETTLED) for id_ in settling]
+        if records or anyway:
+            self._share(records)
+        news, self._news = self._news, {}
+        for origin, levels in news.items():
+            if levels:
+                self.outgoing.append((origin, Acknowledge(tuple(levels.items()))))
 
     def all_records(self) -> tuple[Record, ...]:
         """Everything that a sibling should know of this role."""

@@ -20,6 +20,7 @@ __all__ = [
     "EAGER",
     "EPHEMERAL",
     "EPHEMERAL_LOGGED",
+    "REPLICATED",
     "SOURCE",
     "Regime",
     "Restores",
@@ -102,6 +103,9 @@ EAGER = Regime("eager", keeps_output=True, with_state=Restores.COMPLETED)
 """Keeps state and outputs at every time, before anything is released."""
 CAUSAL = Regime("causal", keeps_output=False, with_state=Restores.CHECKPOINTS, replays=True)
 """Logs in memory at its senders, diffs at its receivers; checkpoints with their logs."""
+REPLICATED = Regime("replicated", keeps_output=True, with_state=Restores.BEGINNING, replays=True)
+"""Keeps what it sent until other stages have it; what is made again has the same ids, so that
+receivers drop it.  Without state, as it has to be, it can go on after any epoch that sinks have."""
 SOURCE = Regime("source", keeps_output=True, with_state=Restores.COMPLETED, replays=True)
 """Can be read again, along the same durable boundaries."""
 

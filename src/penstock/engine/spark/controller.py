@@ -149,6 +149,7 @@ class Controller(Membership):
             completed=resume,
         )
         self.recovery = self._make_recovery()
+        self.replicas = self._make_replicas()
         stalls = None if self.recovery is None else self.recovery.stalls
         self._commits = Commits(store, resume, stalls)
         self.live_plan: LivePlan | None = None
@@ -174,7 +175,7 @@ class Controller(Membership):
             ),
             self._on_failure,
             self._driver_sink,
-            lambda node: self._post(lambda: self.machine.node_finished(node)),
+            lambda node: self._post(lambda: self._finished(node)),
         )
         self.address = self.host.transport.address.replace(bind, public, 1)
         self._begin_membership()
@@ -256,19 +257,6 @@ class Controller(Membership):
         self.frames.stop()
         self._post(lambda: self.machine.stop_asked(_now_ms()))
 
-    def sever(self, host: int) -> None:
-        """Break every connection of a host, for drills; nothing may be lost by it."""
-        peers = [DRIVER, *(number for number in self.hosts if number != host)]
-        self.host.transport.control(host, {"kind": "sever", "peers": peers})
-        self.host.transport.sever(host)
-
-    def kill(self, host: int) -> None:
-        """Let a host's process kill itself, for drills."""
-        info = self.hosts.get(host)
-        if info is None or not info.address:
-            raise TransientError(f"host {host} is not up yet: it cannot be killed", host=host)
-        self.host.transport.control(host, {"kind": "kill"})
-
     def slow_down(self, delays_us: dict[int, int]) -> None:
         """Let nodes wait so long after each batch, wherever they run, for drills."""
         kept = {**self.delays_us, **delays_us}
@@ -327,6 +315,8 @@ class Controller(Membership):
             info.heard_s = time.monotonic()
         if body["kind"] in RING_KINDS:
             self._own_ring.take(peer, body)
+        elif body["kind"] == "replica":
+            self._to_host(DRIVER, body)
         else:
             self._post(lambda: self._control(peer, body))
 
@@ -402,6 +392,8 @@ class Controller(Membership):
         """Write what could not be written."""
         if self.recovery is not None:
             self.recovery.try_again()
+        if self.replicas is not None:
+            self.replicas.try_again()
         self._commits.try_again()
         self._send_home(time.monotonic())
         return self._launch_due() if self._launches else []
@@ -483,6 +475,7 @@ class Controller(Membership):
         if recovery is not None:
             body |= recovery.assignment(self.settings) | {"stopping": self._stopping}
             body["one_machine"] = self._one_machine()
+            body["replicas"] = None if self.replicas is None else {"run": self.replicas.run}
         if self.live_plan is not None:
             body["orders"] = self.live_plan.orders
         return body

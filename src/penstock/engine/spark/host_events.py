@@ -21,9 +21,11 @@ from penstock.engine.spark.host_task import DRIVER, SLOTS
 from penstock.engine.spark.launch import Job
 from penstock.engine.spark.live_plan import LivePlan
 from penstock.engine.spark.recovery import Recovery
+from penstock.engine.spark.replicas import Replicas
 from penstock.engine.spark.roster import HostInfo, Roster, is_gone
-from penstock.errors import HostLostError, PenstockError
+from penstock.errors import HostLostError, PenstockError, TransientError
 from penstock.physical import PhysicalPlan
+from penstock.replica_plan import replicated_nodes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,6 +44,7 @@ class HostEvents(ABC):
     plan: PhysicalPlan
     machine: ControllerMachine
     recovery: Recovery | None
+    replicas: Replicas | None
     live_plan: LivePlan | None
     followers: Followers | None
     host: Host
@@ -113,7 +116,7 @@ class HostEvents(ABC):
         if kind == "silent":
             self._reported(peer, body)
             return []
-        if self.recovery is not None and self._recovery_told(body):
+        if self.recovery is not None and self._recovery_told(body, peer):
             return []
         if kind == "followed" and self.followers is not None:
             self.followers.followed(body)
@@ -123,7 +126,7 @@ class HostEvents(ABC):
         if kind == "sink":
             return self._sink(body["sink"], body["node"], body["epoch"], body["cut_us"])
         if kind == "finished":
-            return self.machine.node_finished(body["node"])
+            return self._finished(body["node"])
         if kind == "failed":
             return self.machine.failed(body["error"])
         return []
@@ -169,8 +172,12 @@ class HostEvents(ABC):
             self._introduce(peer)
             recovery.host_ready()
             self._rewire()
+            if self.replicas is not None:
+                self.replicas.host_ready(peer)
         elif self._roster.assigned >= {DRIVER, *self.hosts}:
             recovery.begin()
+            if self.replicas is not None:
+                self.replicas.begin()
         return []
 
     def _introduce(self, peer: int) -> None:
@@ -179,16 +186,18 @@ class HostEvents(ABC):
         for other in self._roster.assigned & self.hosts.keys() - {peer}:
             self._to_host(other, {"kind": "meet", "addresses": addresses})
 
-    def _recovery_told(self, body: dict[str, Any]) -> bool:
+    def _recovery_told(self, body: dict[str, Any], host: int = DRIVER) -> bool:
         """A host's word on a recovery; when all edges are open for the first time, go."""
-        recovery = self.recovery
-        if recovery is None or not recovery.told(body):
+        recovery, replicas = self.recovery, self.replicas
+        told = replicas is not None and replicas.told(host, body)
+        if recovery is None or not (told or recovery.told(body)):
             return False
         if body["kind"] == "saved" and self.live_plan is not None:
             self.live_plan.saved(body)
         if body["kind"] == "saved" and self.followers is not None:
             self.followers.saved(body)
-        if self.machine.phase is Phase.PREPARING and recovery.open:
+        open_ = recovery.open and (replicas is None or replicas.open)
+        if self.machine.phase is Phase.PREPARING and open_:
             for host in (DRIVER, *self.hosts):
                 for effect in self.machine.ready(host):
                     self._effect(effect)
@@ -222,11 +231,15 @@ class HostEvents(ABC):
             return
         self.host.transport.forget(number)
         fresh = self._new_host(info) if replacement is None else replacement
+        place = self._roster.workers.index(number) if number in self._roster.workers else None
         takers = self._takers(number, fresh)
+        heir = None if place is None else self._roster.workers[place]
         if self.followers is not None:
             for host in {number, *takers.values()}:
                 self.followers.end(host)
         self.recovery.host_lost(number, takers, reason)
+        if self.replicas is not None:
+            self._replace_replica(number, heir, reason)
         self._rewire()
         if fresh % SLOTS not in self._jobs:
             # Where one after another is lost, or somebody waits for it, it is needed at once.
@@ -251,6 +264,53 @@ class HostEvents(ABC):
                 self._launch(number)
             del self._launches[number]
         return effects
+
+    # -- drills ----------------------------------------------------------------------------------
+
+    def sever(self, host: int) -> None:
+        """Break every connection of a host, for drills; nothing may be lost by it."""
+        peers = [DRIVER, *(number for number in self.hosts if number != host)]
+        self.host.transport.control(host, {"kind": "sever", "peers": peers})
+        self.host.transport.sever(host)
+
+    def kill(self, host: int) -> None:
+        """Let a host's process kill itself, for drills."""
+        info = self.hosts.get(host)
+        if info is None or not info.address:
+            raise TransientError(f"host {host} is not up yet: it cannot be killed", host=host)
+        self.host.transport.control(host, {"kind": "kill"})
+
+    # -- replicas --------------------------------------------------------------------------------
+
+    def _make_replicas(self) -> Replicas | None:
+        """The rings of replicas, where the flow has any."""
+        if self.recovery is None or not replicated_nodes(self.plan):
+            return None
+        return Replicas(self.plan, self.recovery, self.placement, self._to_host, self._addresses)
+
+    def _addresses(self) -> dict[int, str]:
+        """The hosts that have their assignments."""
+        hosts = {host: self._address_of(host) for host in (DRIVER, *self.hosts)}
+        return {host: address for host, address in hosts.items() if address is not None}
+
+    def _replace_replica(self, lost: int, heir: int | None, reason: str) -> None:
+        """Let other replicas have a lost host's roles, until its heir is there."""
+        if self.replicas is not None:
+            self.replicas.host_lost(lost, heir, reason)
+            if heir in self._roster.assigned:
+                self.replicas.host_ready(heir)
+
+    def incarnation(self, node: int) -> int:
+        """The present incarnation of a node."""
+        if self.recovery is None:
+            return 0
+        taken = None if self.replicas is None else self.replicas.incarnation(node)
+        return self.recovery.incarnations()[node] if taken is None else taken
+
+    def _finished(self, node: int) -> list[ControllerEffect]:
+        """A node has come to its end; with a replicated part's last sink the part has."""
+        ended = [node] if self.replicas is None else self.replicas.finished(node)
+        return [effect for one in ended for effect in self.machine.node_finished(one)]
 
     def _new_host(self, lost: HostInfo) -> int:
         """The number of the host that comes in the place of a lost one."""

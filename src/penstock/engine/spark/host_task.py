@@ -64,7 +64,8 @@ SLOTS = 10_000
 BEAT_S = 0.2
 FROZEN_S = 1.0
 """A gap this long between two beats means that this process did not run."""
-_FOR_AGENT = ("fence", "start", "open", "plan", "resume", "settled", "checkpoint", "follow", "meet")
+_FOR_AGENT = {"fence", "start", "open", "plan", "resume", "settled", "checkpoint", "follow"}
+_FOR_AGENT |= {"meet", "replicas", "replica"}
 GRACE_S = 0.5
 """How long a loop may take to end once it was told to."""
 
@@ -133,6 +134,7 @@ class _HostProcess:
         threading.Thread(target=self._keep_lease, name="penstock-lease", daemon=True).start()
         try:
             self.host.run()
+            self._tell({"kind": "beat", "figures": self._figures()})
             transport.drain(GRACE_S, DRIVER)  # other hosts may be gone already
         finally:
             self._close()
@@ -148,7 +150,7 @@ class _HostProcess:
     # -- from the controller ---------------------------------------------------------------------
 
     def _control_arrived(self, peer: int, body: dict[str, Any]) -> None:
-        if peer == DRIVER:
+        if peer == DRIVER:  # other hosts speak, too
             self.heard = time.monotonic()
         kind = body["kind"]
         if kind in RING_KINDS:

@@ -27,6 +27,7 @@ from penstock.engine.spark.host_task import DRIVER
 from penstock.engine.spark.reinstatement import Reinstatement
 from penstock.engine.spark.roster import HostInfo
 from penstock.errors import HostLostError, PenstockError
+from penstock.replica_plan import replicated_nodes
 
 __all__ = ["Membership", "is_running"]
 
@@ -52,17 +53,16 @@ class Membership(HostEvents):
         """The latest figures of every node."""
 
     @abstractmethod
-    def kill(self, host: int) -> None:
-        """Let a host's process kill itself."""
-
-    @abstractmethod
     def _fail(self, error: PenstockError) -> None:
         """End the flow because of an error."""
 
     def _begin_membership(self) -> None:
         """Everybody is at home, and nobody watches anybody yet."""
         self._loads = {}
-        self._roster.homes = {n: at for n, at in self.placement.items() if at != DRIVER}
+        roles = replicated_nodes(self.plan)  # these go home by themselves
+        self._roster.homes = {
+            n: at for n, at in self.placement.items() if at != DRIVER and n not in roles
+        }
 
         def tell(body: dict[str, Any]) -> None:
             def event() -> list[ControllerEffect]:

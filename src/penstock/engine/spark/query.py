@@ -252,7 +252,7 @@ class FlowQuery(Rollbacks):
                         "host": host,
                         "home": controller.homes.get(node, host),
                         "pid": os.getpid() if host == DRIVER else info and info.pid,
-                        "incarnation": 0 if recovery is None else recovery.incarnations()[node],
+                        "incarnation": controller.incarnation(node),
                         "kind": None if recovery is None else recovery.graph.kinds[node].value,
                         "loop": bool(chain.loops),
                         "part": chain.part,
@@ -272,8 +272,10 @@ class FlowQuery(Rollbacks):
         return self._history(moved=True)
 
     def _history(self, moved: bool) -> list[dict[str, Any]]:
-        recovery = self._controller.recovery
+        recovery, replicas = self._controller.recovery, self._controller.replicas
         entries = [] if recovery is None else list(recovery.history)
+        if replicas is not None:
+            entries = sorted([*entries, *replicas.history], key=lambda entry: entry.lost_us)
         return [entry.to_dict() for entry in entries if entry.moved == moved]
 
     def measured(self) -> dict[str, Any]:

@@ -56,6 +56,7 @@ from penstock.engine.store_log import seen_epoch
 from penstock.errors import PenstockError
 from penstock.physical import PhysicalPlan, PlannedStage
 from penstock.regimes import PAUSES
+from penstock.replica_plan import causal_part
 
 __all__ = ["Recovery", "RecoveryEntry"]
 
@@ -101,9 +102,8 @@ class Recovery(MovesOfRecovery):
         self._window = window_epochs
         """So many epochs are kept for rollbacks by hand."""
         self.storage = storage_of(place.directory)
-        self.machine = RecoveryMachine(
-            graph, self._read_record(), all_together=pause_every is not None
-        )
+        self._causal, together = causal_part(plan, graph), pause_every is not None
+        self.machine = RecoveryMachine(self._causal, self._read_record(), all_together=together)
         self._pause_every = pause_every
         self._hold: GlobalHold | None = None
         self._work: deque[RecoveryEffect] = deque()
@@ -122,14 +122,14 @@ class Recovery(MovesOfRecovery):
         """Per region: the greatest low epoch that anybody was told."""
         described = FlowDescription.read(place.directory)
         self.description = replace(
-            describe(plan, graph, pause_every is not None),
+            describe(plan, graph, together),
             foreign={} if described is None else described.foreign,
             begun={} if described is None else described.begun,
         )
         self._mark = Mark(place.directory)
         self._asked: dict[int, int] = {}
         """Per node: the newest request for a checkpoint that it has answered."""
-        self._restarts = dict.fromkeys(graph.kinds, 0)
+        self._restarts = dict.fromkeys(self._causal.kinds, 0)
         self._beginnings = Beginnings(place.directory, place.sync)
         self.stalls = Stalls(store_timeout_s)
         self.stall = self.stalls.new("the driver")
@@ -492,7 +492,7 @@ class Recovery(MovesOfRecovery):
 
     def _read_record(self) -> Record:
         """Which incarnation comes next; where the record is damaged, the nodes' folders know."""
-        fresh = {node: self._stored_incarnation(node) for node in self.graph.kinds}
+        fresh = {node: self._stored_incarnation(node) for node in self._causal.kinds}
         try:
             record: Record = record_from(json.loads(self.storage.read(RECORD)))
             known = {node: max(fresh[node], record.incarnations.get(node, 0)) for node in fresh}

@@ -108,6 +108,13 @@ class AskedOfRecovery(ABC):
         to = self._mark.read()
         if to is None:
             return False
+        if self.machine.graph is not self.graph:
+            self._mark.clear()
+            raise SettingsError(
+                "rollback: it was asked for while the flow did not run, but stages of it are "
+                "Replicated, which keep no earlier state to go back to; it is not asked for any "
+                "more: started again, the flow goes on where it was"
+            )
         stored = self._stored_nodes()
         self._learn(stored)
         try:

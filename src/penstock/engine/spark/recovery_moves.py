@@ -48,7 +48,7 @@ class MovesOfRecovery(AskedOfRecovery):
 
     def host_lost(self, host: int, takers: Mapping[int, int], reason: str) -> None:
         """A host is gone; its nodes will run on others."""
-        nodes = [node for node, at in self.placement.items() if at == host]
+        nodes = [n for n, at in self.placement.items() if at == host and n in self._restarts]
         self._place({node: takers[node] for node in nodes})
         self._visited.discard(host)
         self._gone.append(host)

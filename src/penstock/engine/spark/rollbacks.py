@@ -74,7 +74,13 @@ class Rollbacks:
         stage that says from where it goes to where, what it restores, how many bytes that is, and
         what is worked on again.  With ``dryRun`` that is all that happens.
         """
-        _controller, recovery = self._recovering("rollback")
+        controller, recovery = self._recovering("rollback")
+        if controller.replicas is not None:
+            raise SettingsError(
+                "rollback: stages of this flow are Replicated, which keep no earlier state to go "
+                "back to; leave them Causal() to roll back by hand",
+                flow=self.name,
+            )
         if not isinstance(to, int) or isinstance(to, bool):
             raise SettingsError(f"rollback: to is the number of an epoch, got {to!r}")
         reached = self._reached()

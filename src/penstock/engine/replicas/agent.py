@@ -1,0 +1,559 @@
+"""The replicas' side of a host: one machine for each ring that the host is a member of.
+
+The controller decides who plays which role; every host has one agent that does it.  All of it
+happens in the host's loop, between two steps of its nodes, and in the order in which things came:
+what a message asks for is done before the next one is looked at.
+
+    {"kind": "replicas", "orders": [(what, ...), ...], ...}  from the controller
+    {"kind": "replica", "e": [(stage, envelope), ...], ...}  from another host's agent
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.connectors.base import SourceContext
+from penstock.connectors.driver import DriverSink
+from penstock.core.delivery.ids import ParcelId, Role
+from penstock.core.delivery.messages import (
+    Collect,
+    Collected,
+    Deliver,
+    Doubt,
+    Effect,
+    Envelope,
+    HandedOver,
+    Introduced,
+    Parcel,
+    Process,
+    Publish,
+    Ready,
+    Recovered,
+    Send,
+    Share,
+    Shared,
+    Taken,
+)
+from penstock.core.delivery.player import RolePlayer
+from penstock.core.delivery.records import ReplicaMachine
+from penstock.core.delivery.routing import Seat
+from penstock.core.machine.messages import Message
+from penstock.core.machine.node import NodeMachine
+from penstock.engine.build import inputs_of, opened, outlets_of, wired
+from penstock.engine.clock import EpochClock
+from penstock.engine.durable import Stall
+from penstock.engine.host import LOCAL, Host
+from penstock.engine.replicas.cargo import message_of, pack, parcel_of, sender_of, unpack
+from penstock.engine.replicas.node import ReplicaRunner, SinkRunner, SourceRunner
+from penstock.engine.replicas.source import NumberedSource, numbered, position_at
+from penstock.engine.store import BoundaryLog
+from penstock.physical import PhysicalPlan
+from penstock.regimes import Replicated
+from penstock.replica_plan import (
+    member,
+    member_host,
+    member_stage,
+    node_of,
+    paths_of,
+    replicated_stages,
+    role_of,
+)
+from penstock.wire.frames import read_batch
+
+__all__ = ["ReplicaAgent"]
+
+log = logging.getLogger(__name__)
+
+TICKS = 3
+"""Floors rise, and it is looked for what is missing, with every so manieth word to others."""
+LINGER_US = 20_000
+"""So long a source gathers rows for a read that would be small."""
+KEPT_BYTES = 256 << 20
+"""A role that keeps so much of what it sent waits until others have taken it."""
+_SIBLINGS = (Share, Shared, Collect, Collected, Introduced)
+Arrival = tuple[Envelope, int | None]
+
+
+class ReplicaAgent:
+    """Plays the roles of one host."""
+
+    def __init__(
+        self,
+        host: Host,
+        plan: PhysicalPlan,
+        run: dict[str, Any],
+        tell: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self.host = host
+        self.plan = plan
+        self.run = run
+        self._tell_controller = tell
+        self.machines: dict[int, ReplicaMachine] = {}
+        self.generation = -1
+        self._going = False
+        self._stages = replicated_stages(plan)
+        self._clock = EpochClock(run["base"], run["origin_us"], run["interval_us"])
+        self._played: dict[int, dict[Role, int]] = {}
+        """Per stage: the roles that are played here, and their incarnations."""
+        self._completed: dict[int, int] = {}
+        """Per sink: the last epoch that is known to be published."""
+        self._work: deque[tuple[int, Effect | Arrival]] = deque()
+        self._busy = False
+        self._waiting: dict[int, list[tuple[int, bytes]]] = {}
+        """Per host: what is to be sent there together."""
+        self._unknown: dict[int, list[Message | bytes]] = {}
+        """What is for hosts whose addresses have not come yet."""
+        self._early: list[tuple[int, int, bytes]] = []
+        """What came from others before the controller's word that this host is a member."""
+        self._full: set[int] = set()
+        self._ticks = 0
+        self._messages: Counter[int] = Counter()
+        self._bytes: Counter[int] = Counter()
+        self._roles = {
+            node: role_of(plan, node)
+            for chain in plan.chains
+            if chain.index in self._stages.roles
+            for node in chain.nodes
+        }
+        host.on_stray = self._stray
+        host.retries.append(self._tick)
+
+    # -- what the controller and other hosts say -------------------------------------------------
+
+    def take(self, body: dict[str, Any]) -> None:
+        """Do what a message says."""
+        if body["kind"] == "replica":
+            for stage, packed in body["e"]:
+                if body["g"] == self.generation and stage in self.machines:
+                    self._arrived(stage, *unpack(packed))
+                elif body["g"] >= self.generation:
+                    self._early.append((body["g"], stage, packed))
+            self._drain()
+            return
+        for peer, address in body["addresses"].items():
+            if peer != self.host.number:
+                self.host.transport.connect(peer, address)
+                for held in self._unknown.pop(peer, ()):
+                    self._put(peer, held)
+        for what, *arguments in body["orders"]:
+            getattr(self, f"_order_{what}")(*arguments)
+            self._drain()
+
+    def _order_begin(self, generation: int) -> None:
+        """Everything begins anew, with what follows."""
+        for stage in list(self.machines):
+            for role in list(self._played.get(stage, ())):
+                self._leave(role)
+        self.machines.clear()
+        self._work.clear()
+        self._waiting.clear()
+        self.generation, self._going = generation, False
+
+    def _order_start(
+        self, stage: int, record: dict[str, Any], joining: bool, lows: dict[int, int]
+    ) -> None:
+        """Be a member of a ring; ``lows`` are the last epochs that nobody needs of its nodes."""
+        self._completed.update(lows)
+        regime = self.plan.chains[stage].regime
+        if not isinstance(regime, Replicated):
+            return
+        machine = self.machines[stage] = ReplicaMachine(
+            member(self.host.number, stage),
+            regime.settings(self.run["replicas"]["run"]),
+            self._stages,
+            {Role(*role): Seat(*seat) for role, seat in record["seats"]},
+            {Role(*role): fence for role, fence in record["fences"]},
+            record["members"],
+            joining=joining,
+            dead=record["lost"],
+        )
+        for role, seat in machine.seats.items():
+            self._seat(role, seat)
+        for role, player in machine.players.items():
+            if player.is_source:
+                player.next = self._position(role) + 1
+                player.stored = player.next - 1
+        self._do(stage, machine.join() if joining else [])
+        early, self._early = self._early, []
+        for generation, to, packed in early:
+            if (generation, to) == (self.generation, stage):
+                self._arrived(stage, *unpack(packed))
+            elif generation >= self.generation:
+                self._early.append((generation, to, packed))
+
+    def _order_started(self, generation: int) -> None:
+        self._tell("started", generation)
+
+    def _order_go(self) -> None:
+        """All members of all rings have started."""
+        self._going = True
+        for runner in self._runners():
+            if isinstance(runner.source, NumberedSource):
+                runner.source.reading = True
+
+    def _order_lost(self, members: Iterable[int], round_: int) -> None:
+        """Members are gone: hear nothing more of their hosts."""
+        for host in {member_host(number) for number in members}:
+            self.host.transport.forget(host)
+            self._waiting.pop(host, None)
+            self._unknown.pop(host, None)
+        for number in members:
+            for stage, machine in self.machines.items():
+                self._do(stage, machine.host_lost(number))
+        self._tell("heard", round_)
+
+    def _order_members(self, stage: int, members: tuple[int, ...]) -> None:
+        if stage in self.machines:
+            self._do(stage, self.machines[stage].members_changed(members))
+
+    def _order_take(self, role: Any, incarnation: int, fresh: bool, low: int) -> None:
+        role = Role(*role)
+        self._completed[node_of(self.plan, role)] = low
+        machine = self.machines[role.stage]
+        position = 0 if self._stages.parents[role.stage] else self._position(role)
+        self._do(role.stage, machine.take(role, incarnation, fresh, position))
+
+    def _order_hand_over(self, role: Any, seat: Any) -> None:
+        role = Role(*role)
+        self._do(role.stage, self.machines[role.stage].hand_over(role, Seat(*seat)))
+
+    def _order_confirm(self, role: Any, incarnation: int) -> None:
+        role = Role(*role)
+        self._do(role.stage, self.machines[role.stage].confirm(role, incarnation))
+
+    def _order_rewired(self, role: Any, seat: Any, fence: int) -> None:
+        role, seat = Role(*role), Seat(*seat)
+        self._seat(role, seat)
+        for stage, machine in self.machines.items():
+            self._do(stage, machine.rewired(role, seat, fence))
+
+    def truncate(self, lows: Mapping[int, tuple[int, int]]) -> None:
+        """Sources need not read again what came up to these epochs."""
+        for runner in self._runners():
+            if runner.source is not None and runner.node in lows:
+                runner.source.committed(lows[runner.node][0])
+
+    def stop_sources(self) -> None:
+        """Sources that are started from now on end their streams, too."""
+        self.run = {**self.run, "stopping": True}
+
+    def _tell(self, what: str, *about: Any) -> None:
+        self._tell_controller(
+            {"kind": "replica_told", "what": what, "g": self.generation, "a": about}
+        )
+
+    def _seat(self, role: Role, seat: Seat) -> None:
+        if seat.host >= 0:  # its credit counts from now on
+            self.host.placement[node_of(self.plan, role)] = member_host(seat.host)
+
+    # -- effects ---------------------------------------------------------------------------------
+
+    def _do(self, stage: int, effects: Iterable[Effect]) -> None:
+        """Perform what a machine asks for, after what was asked for before."""
+        for effect in effects:
+            self._work.append((stage, effect))
+        players, played = self.machines[stage].players, self._played.get(stage, {})
+        if len(players) != len(played) or any(
+            played.get(role) != player.incarnation for role, player in players.items()
+        ):
+            self._follow(stage, {role: one.incarnation for role, one in players.items()})
+
+    def _drain(self) -> None:
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._work:
+                stage, effect = self._work.popleft()
+                if isinstance(effect, Send):
+                    self._send(stage, effect)
+                elif isinstance(effect, Process | Publish):
+                    self._queue(stage, effect)
+                elif isinstance(effect, tuple) and type(effect) is tuple:
+                    self._arrived(stage, *effect)
+                elif isinstance(effect, Taken):
+                    self._tell("taken", stage, effect.role, effect.incarnation)
+                elif isinstance(effect, Recovered):
+                    self._tell("recovered", stage, effect.role, effect.incarnation)
+                elif isinstance(effect, Ready):
+                    self._tell("ready", stage)
+                elif isinstance(effect, Doubt):
+                    log.info("%s cannot be had again: %s", effect.role, effect.ids)
+        finally:
+            self._busy = False
+
+    def _arrived(self, stage: int, envelope: Envelope, completed: int | None) -> None:
+        if completed is not None and envelope.target is not None:
+            self._completed[node_of(self.plan, envelope.target)] = completed
+        self._do(stage, self.machines[stage].received(envelope))
+
+    def _queue(self, stage: int, effect: Process | Publish) -> None:
+        """Work on a parcel when its turn comes."""
+        node = node_of(self.plan, effect.role)
+        runner = self.host.nodes.get(node)
+        if runner is not None:
+            here = Envelope(
+                self.machines[stage].host, None, 0, effect.role, effect.incarnation, Deliver(())
+            )
+            runner.queue.append((LOCAL, message_of(here, effect.parcel, -1, node)))
+
+    def _send(self, stage: int, effect: Send) -> None:
+        if effect.host < 0:
+            return  # nobody plays that role: it is sent again when somebody does
+        host, envelope = member_host(effect.host), effect.envelope
+        role = envelope.sender or next(iter(self._played.get(stage, ())), Role(stage, 0))
+        node = node_of(self.plan, role)
+        if isinstance(envelope.body, Deliver):
+            self._messages[node] += len(envelope.body.parcels)
+            self._deliver(host, envelope, envelope.body.parcels)
+            return
+        completed = None
+        if isinstance(envelope.body, HandedOver) and envelope.target is not None:
+            completed = self._completed.get(node_of(self.plan, envelope.target))
+        if host == self.host.number:
+            self._work.append((member_stage(effect.host), (envelope, completed)))
+            return
+        packed = pack(envelope, completed)
+        self._messages[node] += 1
+        if isinstance(envelope.body, _SIBLINGS):
+            self._bytes[node] += len(packed)
+        if not self._waiting:
+            self.host.call(self._flush)
+        self._waiting.setdefault(host, []).append((member_stage(effect.host), packed))
+
+    def _deliver(self, host: int, envelope: Envelope, parcels: Iterable[Parcel]) -> None:
+        if envelope.sender is None or envelope.target is None:
+            return
+        sender, target = (node_of(self.plan, r) for r in (envelope.sender, envelope.target))
+        for parcel in parcels:
+            message = message_of(envelope, parcel, sender, target)
+            if host == self.host.number:
+                self.host.deliver(LOCAL, message)
+                continue
+            rows = message.payload
+            if rows is not None and not isinstance(rows, pa.RecordBatch):
+                rows = read_batch(rows, self.plan.links[message.link].schema)
+            self._flush_to(host)
+            self._put(host, message._replace(payload=rows))
+
+    def _flush(self) -> None:
+        """Let what has gathered go."""
+        for host in list(self._waiting):
+            self._flush_to(host)
+
+    def _flush_to(self, host: int) -> None:
+        envelopes = self._waiting.pop(host, None)
+        if envelopes:
+            body = {"kind": "replica", "g": self.generation, "e": envelopes}
+            self._put(host, body)
+
+    def _put(self, host: int, what: Any) -> None:
+        transport = self.host.transport
+        if transport.outgoing(host) is None:
+            if not transport.forgot(host):
+                self._unknown.setdefault(host, []).append(what)
+        elif isinstance(what, Message):
+            transport.send(host, what)
+        else:
+            transport.control(host, what)
+
+    # -- for the roles ---------------------------------------------------------------------------
+
+    def arrived(self, runner: ReplicaRunner, message: Message) -> bool:
+        """A parcel has come; say whether it is to be worked on."""
+        parcel = parcel_of(message)
+        stage = runner.player.role.stage
+        effects = self.machines[stage].received(self._envelope(message, parcel))
+        fresh = [e for e in effects if isinstance(e, Process | Publish)]
+        self._do(stage, [e for e in effects if not isinstance(e, Process | Publish)])
+        self._drain()
+        return bool(fresh)
+
+    def _stray(self, message: Message) -> None:
+        """A parcel for a role that is not played here: whoever had it knows where it went."""
+        machine = self.machines.get(self.plan.chain_of[message.target])
+        if machine is not None and message.stamp:
+            stage = self.plan.chain_of[message.target]
+            self._do(stage, machine.received(self._envelope(message, parcel_of(message))))
+            self._drain()
+
+    def _envelope(self, message: Message, parcel: Parcel) -> Envelope:
+        return Envelope(
+            sender_of(message),
+            self._roles[message.sender],
+            message.incarnation,
+            self._roles[message.target],
+            message.target_incarnation,
+            Deliver((parcel,)),
+        )
+
+    def processed(self, runner: ReplicaRunner, id_: ParcelId, outputs: Any) -> None:
+        """A parcel was turned into others."""
+        player = runner.player
+        if isinstance(runner, SinkRunner):
+            self._completed[runner.node] = runner.completed
+        stage = player.role.stage
+        machine = self.machines.get(stage)
+        if machine is not None and machine.players.get(player.role) is player:
+            self._do(stage, machine.processed(player.role, player.incarnation, id_, outputs))
+            self._drain()
+
+    def read(self, runner: ReplicaRunner, outputs: Any) -> None:
+        """A source has read what comes next."""
+        player = runner.player
+        stage = player.role.stage
+        machine = self.machines.get(stage)
+        if machine is not None and machine.players.get(player.role) is player:
+            self._do(stage, machine.read(player.role, outputs))
+            self._drain()
+
+    def role_of(self, node: int) -> Role:
+        """The role that a node is."""
+        return self._roles[node]
+
+    def waits(self, runner: ReplicaRunner) -> bool:
+        """Whether nobody plays a role that it feeds, or too much of what it sent is kept."""
+        if runner.node in self._full:
+            return True
+        machine = self.machines.get(runner.player.role.stage)
+        if machine is None:
+            return True
+        for target in runner.targets:
+            host = machine.seats[self._roles[target]].host
+            if host < 0 or host in machine.dead:
+                return True
+        return False
+
+    def counted(self, node: int) -> dict[str, int]:
+        """Messages and bytes that a node's protection took."""
+        return {"messages_out": self._messages[node], "replica_bytes": self._bytes[node]}
+
+    def _tick(self) -> bool:
+        """Now and then: tell what can be told together, and look for what cannot come any more."""
+        self._ticks += 1
+        rarely = self._ticks % TICKS == 0
+        for stage, machine in self.machines.items():
+            self._do(stage, machine.tick() if rarely else machine.speak())
+        self._drain()
+        if not rarely:
+            return False
+        self._full.clear()
+        for runner in self._runners():
+            kept = sum(entry.parcel.size for entry in runner.player.entries.values())
+            if kept > KEPT_BYTES:
+                self._full.add(runner.node)
+            missing = runner.missing() if isinstance(runner, SinkRunner) else None
+            if missing is not None:
+                self._tell("missing", runner.name, missing)
+        return False
+
+    def _runners(self) -> list[ReplicaRunner]:
+        return [r for r in list(self.host.nodes.values()) if isinstance(r, ReplicaRunner)]
+
+    # -- roles come and go -----------------------------------------------------------------------
+
+    def _follow(self, stage: int, wanted: dict[Role, int]) -> None:
+        """Let nodes run here just as the machine plays their roles."""
+        played = self._played.setdefault(stage, {})
+        for role in [r for r, number in played.items() if wanted.get(r) != number]:
+            self._leave(role)
+        for role, number in wanted.items():
+            if played.get(role) != number:
+                played[role] = number
+                self._play(stage, node_of(self.plan, role))
+
+    def _leave(self, role: Role) -> None:
+        del self._played[role.stage][role]
+        node = node_of(self.plan, role)
+        runner = self.host.nodes.get(node)
+        if isinstance(runner, ReplicaRunner):
+            if isinstance(runner, SinkRunner):
+                self._completed[node] = runner.completed
+            self.host.remove(node)
+            runner.left()
+
+    def _play(self, stage: int, node: int) -> None:
+        chain = self.plan.chain_of_node(node)
+        player = self.machines[stage].players[self._roles[node]]
+        machine = NodeMachine(
+            node, inputs_of(self.plan, node), outlets_of(self.plan, node, None), player.incarnation
+        )
+        runner = wired(self.plan, self.host, machine, self._maker(node, player))
+        runner.chain.repeatable = True
+        runner.chain.open()
+        for planned in chain.stages:
+            if isinstance(planned.operator, DriverSink):
+                planned.operator.resume(self._completed.get(node, -1) + 1)
+        if isinstance(runner, SourceRunner):
+            runner.source = self._source(runner, player)
+        self.host.placement[node] = self.host.number
+        self.host.add(runner)
+
+    def _maker(self, node: int, player: RolePlayer) -> Callable[..., ReplicaRunner]:
+        chain = self.plan.chain_of_node(node)
+        lanes = {self._roles[source]: n for source, n in paths_of(self.plan, node).items()}
+        common: dict[str, Any] = {"keeper": self, "player": player, "lanes": lanes}
+        stall = Stall(chain.node_name(node), self.run["store_timeout_s"], self._told_stall)
+        if chain.is_source:
+            log_ = self._boundaries(player.role)
+            surely = not self.run["one_machine"]
+            return partial(SourceRunner, **common, log=log_, stall=stall, surely=surely)
+        if chain.sinks:
+            completed = self._completed.get(node, -1)
+            return partial(SinkRunner, **common, completed=completed, stall=stall)
+        return partial(ReplicaRunner, **common)
+
+    def _told_stall(self, **news: Any) -> None:
+        self._tell_controller({"kind": "stalled", **news})
+
+    def _boundaries(self, role: Role) -> BoundaryLog:
+        stage = self.plan.chains[role.stage].stages[0]
+        return BoundaryLog(self.run["store"], stage.name, role.place, self.run["sync"])
+
+    def _position(self, role: Role) -> int:
+        """The number after which a source has to be read again."""
+        low = self._completed.get(node_of(self.plan, role), -1)
+        return position_at(self._boundaries(role).read(), low)
+
+    def _source(self, runner: SourceRunner, player: RolePlayer) -> NumberedSource:
+        chain = self.plan.chain_of_node(runner.node)
+        stage = chain.stages[0]
+        shard = player.role.place
+        boundaries = self._boundaries(player.role)
+        notes = numbered(boundaries.read())
+        base = next((note for note in notes if note["number"] == player.next - 1), None)
+        operator: Any = stage.operator
+        context = SourceContext(
+            shard,
+            chain.shards,
+            None if base is None else base["position"],
+            boundaries.resume(None).journal,
+            self.run["available_now"],
+            self.run["started_us"],
+        )
+        driver = NumberedSource(
+            stage.name,
+            runner.name,
+            opened(operator.source, context, stage.name, runner.name),
+            runner.chain,
+            self._clock,
+            runner.cut,
+            boundaries,
+            grid_us=self.plan.cut_grid_us,
+            rows_max=self.run["rows_max"],
+            linger_us=max(self.run["linger_us"], LINGER_US),
+            leave=runner.leave,
+            may_read=lambda: player.may_read,
+            reading=self._going,
+            single=player.settings.acknowledged,
+        )
+        driver.begin(base, [note for note in notes if note["number"] >= player.next])
+        if self.run["stopping"]:
+            driver.stop()
+        return driver
