@@ -37,9 +37,11 @@ __all__ = ["Takeover", "takeover", "take_over"]
 
 HOSTS = REPLICAS + 1
 EPOCH = "50 ms"
-LINGER = "2 ms"
+LINGER = "25 ms"
 RATE = 5_000
 PING = "50 ms"
+SILENT = "500 ms"
+"""A process that is killed is noticed by its connections; a busy machine is no reason to move."""
 LEAD_S = 1.0
 PAUSE_S = 0.5
 JITTER_S = 0.3
@@ -149,6 +151,7 @@ def _run(
             guarantee=guarantee.value,
             checkpointLocation=str(Path(scratch) / "checkpoint"),
             pingInterval=PING,
+            pingTimeout=SILENT,
         )
         done: list[dict[str, Any]] = []
         try:
@@ -157,11 +160,11 @@ def _run(
             time.sleep(LEAD_S)
             normal = [_normal_s(flow, chance) for _ in range(NORMAL)]
             state_bytes = 0
-            for number in range(kills):
+            for _ in range(kills):
                 _await_standby(query, guarantee)
                 state_bytes = max(state_bytes, query.status["standby"][0]["bytes"])
                 time.sleep(PAUSE_S + chance.random() * JITTER_S)
-                done.append(_struck(query, flow, chance.randrange(REPLICAS), number, guarantee))
+                done.append(_struck(query, flow, chance.randrange(REPLICAS), guarantee))
                 _say(done)
             flow.close()
             ended = query.awaitTermination(END_S_MAX)
@@ -193,7 +196,7 @@ def _await_standby(query: FlowQuery, guarantee: Guarantee) -> None:
 
 
 def _struck(
-    query: FlowQuery, flow: TakeoverFlow, replica: int, number: int, guarantee: Guarantee
+    query: FlowQuery, flow: TakeoverFlow, replica: int, guarantee: Guarantee
 ) -> dict[str, Any]:
     """Kill the process of a replica and wait until its keys are served again."""
     victim = next(one for one in query.nodes() if one["name"] == f"states[{replica}]")
@@ -202,8 +205,8 @@ def _struck(
     took_s = None
     if guarantee is Guarantee.EXACTLY_ONCE:
         took_s = flow.served_s(replica, since_ns, SERVED_S_MAX)
-    _wait(lambda: _settled(query, number), SERVED_S_MAX, "the end of the recovery", query)
-    entry = query.recoveries[number]
+    _wait(lambda: _settled(query, victim), SERVED_S_MAX, "the end of the recovery", query)
+    entry = _loss(query, victim) or {}
     keys = ("lost_us", "planned_us", "started_us", "opened_us", "recovered_us")
     return {
         "node": victim["name"],
@@ -214,9 +217,15 @@ def _struck(
     }
 
 
-def _settled(query: FlowQuery, known: int) -> bool:
+def _loss(query: FlowQuery, victim: dict[str, Any]) -> dict[str, Any] | None:
+    """The recovery of a killed process."""
+    return next((one for one in query.recoveries if one["host"] == victim["host"]), None)
+
+
+def _settled(query: FlowQuery, victim: dict[str, Any]) -> bool:
     recent = query.recoveries
-    return len(recent) > known and all(one["recovered_us"] is not None for one in recent)
+    lost = _loss(query, victim) is not None
+    return lost and all(one["recovered_us"] is not None for one in recent)
 
 
 def _wait(done: Callable[[], bool], within_s: float, what: str, query: FlowQuery) -> None:

@@ -35,6 +35,8 @@ __all__ = ["FOLLOWED_BYTES_MAX", "Follower", "Ready"]
 log = logging.getLogger(__name__)
 
 FOLLOWED_BYTES_MAX = 2 << 30
+LEFT_S = 1.0
+"""So long what is not followed any more stays in memory: giving it back takes time."""
 
 
 class News(NamedTuple):
@@ -107,6 +109,7 @@ class Follower:
         self._store_of = store_of
         self._told = followed
         self._nodes: dict[int, _Followed] = {}
+        self._left: dict[int, _Followed] = {}
         self._news: dict[int, News] = {}
         self._changed = threading.Condition()
         self._closed = False
@@ -137,10 +140,13 @@ class Follower:
                 return None  # who reads it as always says what is wrong
 
     def clear(self) -> None:
-        """Follow nobody."""
+        """Follow nobody; memory is given back when whoever has just started is at work."""
         with self._changed:
             self._news.clear()
-            self._nodes.clear()
+            left, self._nodes = self._nodes, {}
+            if left:
+                self._left = left
+                self._changed.notify()
 
     def close(self) -> None:
         """The host ends."""
@@ -157,7 +163,8 @@ class Follower:
         while True:
             with self._changed:
                 while not self._news and not self._closed:
-                    self._changed.wait()
+                    if not self._changed.wait(LEFT_S if self._left else None):
+                        self._left = {}
                 if self._closed:
                     return
                 node = next(iter(self._news))

@@ -64,7 +64,6 @@ log = logging.getLogger(__name__)
 
 HISTORY = 1000
 RECORD = "recovery.json"
-NEEDED = 2
 WITH_STATE = (Kind.STATEFUL, Kind.ORDERED)
 
 Tell = Callable[[int, dict[str, Any]], None]
@@ -111,6 +110,9 @@ class Recovery(MovesOfRecovery):
         """Hosts that have not said that they heard of the newest fence."""
         self._collect: Collect | None = None
         """What to collect then: until all have, somebody may still cut, save or publish."""
+        self._early: dict[int, Stored] = {}
+        """What was read before that: of nodes whose store nobody can write to any more."""
+        self._saving = frozenset(self.with_state)
         self._gone: list[int] = []
         self._visited: set[int] = set()
         """Hosts that have had nodes: they hear of everything, also when they have none."""
@@ -354,9 +356,12 @@ class Recovery(MovesOfRecovery):
             self._tell_fence(effect.incarnations)
         elif isinstance(effect, Collect) and self._unfenced:
             self._collect = effect
+            # The store refuses those who lost it, so what it has of them is what it will have.
+            self._early = {n: self._read(n) for n in effect.nodes if n in self._saving}
         elif isinstance(effect, Collect):
             self._take_over(effect.nodes)
-            stored = {node: self._stored(node, self._needed(node)) for node in effect.nodes}
+            early, self._early = self._early, {}
+            stored = {node: early.get(node) or self._read(node) for node in effect.nodes}
             self._learn(stored)
             self._work.extend(self.machine.stored(effect.round, stored))
 
@@ -368,7 +373,7 @@ class Recovery(MovesOfRecovery):
             "gone": list(self._gone),
         }
         self._held.clear()  # what it was about is planned again
-        self._collect = None
+        self._collect, self._early = None, {}
         self._unfenced = set(self._hosts())
         for host in self._hosts():
             self._tell(host, body)
@@ -494,7 +499,7 @@ class Recovery(MovesOfRecovery):
         """Which incarnation comes next; where the record is damaged, the nodes' folders know."""
         fresh = {node: self._stored_incarnation(node) for node in self._causal.kinds}
         try:
-            record: Record = record_from(json.loads(self.storage.read(RECORD)))
+            record: Record = record_from(json.loads(self.storage.reread(RECORD)))
             known = {node: max(fresh[node], record.incarnations.get(node, 0)) for node in fresh}
             limits = {node: to for node, to in record.limits.items() if node in known}
             return Record(known, recoveries=int(record.recoveries), limits=limits)
@@ -509,7 +514,7 @@ class Recovery(MovesOfRecovery):
         return stored_incarnation(self.directory, chain.name, node - chain.first_node)
 
     def _persist(self, record: Record) -> None:
-        self.storage.write(RECORD, json.dumps(to_plain(record)).encode(), self.sync)
+        self.storage.rewrite(RECORD, json.dumps(to_plain(record)).encode(), self.sync)
 
     def _fence_store(self, incarnations: Mapping[int, int]) -> None:
         for node, incarnation in incarnations.items():
@@ -564,17 +569,6 @@ class Recovery(MovesOfRecovery):
         if self._purges:
             return Stored(checkpoints=found.checkpoints[:1], through=EPOCH_END)
         return adapted(self.description, node, found)
-
-    def _needed(self, node: int) -> int | None:
-        """How many of a node's newest checkpoints a plan may ask for; None: any.
-
-        The log of a checkpoint reaches back to the low epoch, so that the newest will do, or the
-        one before it where that is damaged, unless several have to agree on an epoch.
-        """
-        graph = self.graph
-        alone = node not in graph.units and node not in graph.clean and not graph.logless
-        running = self.machine.failed < frozenset(graph.kinds)
-        return NEEDED if alone and running and not self.machine.record.limits else None
 
     def _has_published(self, stage: PlannedStage, shard: int) -> int:
         operator: Any = stage.operator

@@ -29,6 +29,8 @@ __all__ = ["AskedOfRecovery"]
 
 log = logging.getLogger(__name__)
 
+NEEDED = 2
+
 
 class AskedOfRecovery(ABC):
     """Checkpoints, rollbacks and previews that were asked for."""
@@ -60,10 +62,6 @@ class AskedOfRecovery(ABC):
     @abstractmethod
     def _stored(self, node: int, newest: int | None = None) -> Stored:
         """What is durable of a node, of its checkpoints all or the newest so many."""
-
-    @abstractmethod
-    def _needed(self, node: int) -> int | None:
-        """How many of a node's newest checkpoints a plan may ask for; None: any."""
 
     @abstractmethod
     def _forgotten(self) -> dict[int, int]:
@@ -135,6 +133,21 @@ class AskedOfRecovery(ABC):
         number = self.history[-1].number + 1 if self.history else 1
         self.history.append(RecoveryEntry(number, names, reason, now_us()))
         return self.history[-1]
+
+    def _needed(self, node: int) -> int | None:
+        """How many of a node's newest checkpoints a plan may ask for; None: any.
+
+        The log of a checkpoint reaches back to the low epoch, so that the newest will do, or the
+        one before it where that is damaged, unless several have to agree on an epoch.
+        """
+        graph = self.graph
+        alone = node not in graph.units and node not in graph.clean and not graph.logless
+        running = self.machine.failed < frozenset(graph.kinds)
+        return NEEDED if alone and running and not self.machine.record.limits else None
+
+    def _read(self, node: int) -> Stored:
+        """What is durable of a node, as far as a plan may need it."""
+        return self._stored(node, self._needed(node))
 
     def _learn(self, stored: Mapping[int, Stored]) -> None:
         """What is durable is what can be gone back to."""

@@ -173,6 +173,12 @@ class ObjectStorage:
     def write(self, name: str, data: bytes, sync: bool = True) -> None:
         self._file(name).replace(data)
 
+    def rewrite(self, name: str, data: bytes, sync: bool = True) -> None:
+        self.write(name, data)
+
+    def reread(self, name: str) -> bytes:
+        return self.read(name)
+
     def delete(self, name: str) -> None:
         for found in self.objects.names(name):
             self.objects.delete(f"{name}/{found}")

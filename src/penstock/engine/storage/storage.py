@@ -19,6 +19,7 @@ from penstock.engine.storage.append_file import (
     write_durably,
 )
 from penstock.engine.storage.folder import Folder, LocalFolder
+from penstock.engine.storage.slots import read_slots, write_slots
 from penstock.errors import PeerError
 
 __all__ = ["LocalStorage", "NodeHome", "Storage", "StoreLike", "node_prefix", "storage_of"]
@@ -54,6 +55,12 @@ class Storage(Protocol):
 
     def write(self, name: str, data: bytes, sync: bool = True) -> None:
         """Put a small file in the place of what was there, at once."""
+
+    def rewrite(self, name: str, data: bytes, sync: bool = True) -> None:
+        """The same for a line of text that is written often, and read by :meth:`reread` alone."""
+
+    def reread(self, name: str) -> bytes:
+        """What :meth:`rewrite` wrote; ``ValueError`` if it is damaged."""
 
     def delete(self, name: str) -> None:
         """Remove a small file, if it is there."""
@@ -140,6 +147,12 @@ class LocalStorage:
 
     def write(self, name: str, data: bytes, sync: bool = True) -> None:
         write_durably(self.path / name, data, sync)
+
+    def rewrite(self, name: str, data: bytes, sync: bool = True) -> None:
+        write_slots(self.path / name, data, sync)
+
+    def reread(self, name: str) -> bytes:
+        return read_slots(self.read(name))
 
     def delete(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)
