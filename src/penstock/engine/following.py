@@ -81,7 +81,7 @@ class _Followed:
         """What the next incarnation starts with, from a checkpoint; None: it has to be read."""
         if self._newest is not None and self._newest[0] == key:
             read = self._newest[1]
-            if store.manifest(key).rest == read.manifest.rest:
+            if store.manifest(key, store.names()).rest == read.manifest.rest:
                 store.go_on(read.known)
                 return Ready(read, self._vertices)
         if store.incarnation != self.incarnation + 1:

@@ -13,7 +13,7 @@ import contextlib
 import errno
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -111,15 +111,24 @@ class NodeStore:
         found = [_EVER.fullmatch(name) for name in self._names()]
         return max((int(one.group(1)) for one in found if one), default=0)
 
-    def manifest(self, key: int) -> Manifest:
-        """What a checkpoint says of itself; it is refused if a file that it needs is not there."""
+    def manifest(self, key: int, names: Collection[str] | None = None) -> Manifest:
+        """What a checkpoint says of itself; it is refused if a file that it needs is not there.
+
+        With the ``names`` of all files their sizes are left to who reads them.
+        """
         found = read_manifest(self.folder, checkpoint_name(key))
         for name, size in found.segments.items():
+            if names is not None and name in names:
+                continue
             there = self.folder.size(name)
             if there != size:
                 raise DamagedError(f"{name} has {there} bytes instead of {size}")
         self._entries[key] = _entry(found)
         return found
+
+    def names(self) -> set[str]:
+        """All files of the node."""
+        return set(self._names())
 
     def epochs(self) -> dict[int, int]:
         """The last complete epoch of each checkpoint that can be read, by its key, oldest first."""
@@ -330,13 +339,14 @@ def read_stored(
             floors=dict.fromkeys(children, Floor()),
         )
         saved.append(Saved(0, initial))
+    names = None if newest is None else store.names()
     found: list[Saved] = []
     for key in reversed(store.keys()):
         if newest is not None and len(found) >= newest:
             break
         path = store.checkpoint_path(key)
         try:
-            found.append(Saved(key, store.manifest(key).report))
+            found.append(Saved(key, store.manifest(key, names).report))
         except (DamagedError, FileNotFoundError) as error:
             log.warning("node %s: checkpoint %s is left out: %s", store.name, path, error)
     return Stored((*saved, *reversed(found)), determinants, through=store.through())

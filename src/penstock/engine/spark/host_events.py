@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 
 __all__ = ["HostEvents"]
 
-LAUNCH_S_MAX = 2.0
-"""So long at most a host that comes in another's place waits for a recovery."""
+PROBES_S = (0.0, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
+"""The pauses before each look at whether a process is gone."""
+LAUNCH_S, LAUNCH_S_MAX = 0.2, 2.0
+"""So long after a recovery, and so long at most, a host that comes in another's place waits."""
 
 log = logging.getLogger(__name__)
 
@@ -255,13 +257,16 @@ class HostEvents(ABC):
         takes the time of those that recover.
         """
         effects: list[ControllerEffect] = []
+        now = time.monotonic()
         for number, by in list(self._launches.items()):
             if self.machine.phase in (Phase.ENDING, Phase.ENDED):
                 effects += self.machine.host_ended(number % SLOTS, None)
-            elif time.monotonic() < by and (self.recovery is None or not self.recovery.quiet):
-                continue
-            else:
+            elif now >= by:
                 self._launch(number)
+            else:
+                if self.recovery is None or self.recovery.quiet:
+                    self._launches[number] = min(by, now + LAUNCH_S)
+                continue
             del self._launches[number]
         return effects
 
@@ -329,9 +334,18 @@ class HostEvents(ABC):
         return int(context.getConf().get("spark.task.maxFailures", "4")) > 1
 
     def _probe(self, number: int, address: str) -> None:
-        """A connection broke: perhaps the process is gone."""
-        if is_gone(address):
-            self._post(lambda: self._gone(number))
+        """A connection broke: perhaps the process is gone, or about to be.
+
+        One that ends closes its connections one after another, the one that it listens on perhaps
+        last.
+        """
+        for wait_s in PROBES_S:
+            time.sleep(wait_s)
+            if number not in self.hosts:
+                return
+            if is_gone(address):
+                self._post(lambda: self._gone(number))
+                return
 
     def _gone(self, number: int) -> list[ControllerEffect]:
         if number in self.hosts and self._recovers():
