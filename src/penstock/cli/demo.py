@@ -90,9 +90,15 @@ def _kill(query: FlowQuery, kills: int, first_s: float, every_s: float) -> None:
     chance = random.Random(1)
     for number in range(kills):
         time.sleep(max(0.0, first_s + number * every_s - time.time()))
-        while query.isActive and any(one["recovered_us"] is None for one in query.recoveries):
+        while query.isActive and not _recovered(query, number):
             time.sleep(0.02)
         hosts = {host["host"] for host in query.hosts}
         nodes = [one["name"] for one in query.nodes() if one["host"] in hosts]
         if query.isActive:
             query.kill(chance.choice(nodes))
+
+
+def _recovered(query: FlowQuery, kills: int) -> bool:
+    """Whether so many kills were noticed and are over."""
+    known = query.recoveries
+    return len(known) >= kills and all(one["recovered_us"] is not None for one in known)

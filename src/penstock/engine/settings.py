@@ -45,7 +45,7 @@ class RunSettings:
     drainTimeout: Duration = "1500 ms"
     hostTimeout: Duration = "60 seconds"
     pingInterval: Duration = "50 ms"
-    pingTimeout: Duration = "200 ms"
+    pingTimeout: Duration = "150 ms"
     takeover: str = "least-loaded"
     reinstate: bool = True
     startTimeout: Duration = "60 seconds"
