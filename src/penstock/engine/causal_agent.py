@@ -441,6 +441,7 @@ class CausalAgent:
         stage = chain.stages[0]
         shard = runner.node - chain.first_node
         boundaries = BoundaryLog(self.run["store"], stage.name, shard, self.run["sync"])
+        boundaries.claim(runner.machine.incarnation)
         base = resume_record(boundaries.read(), start.completed)
         context = SourceContext(
             shard,

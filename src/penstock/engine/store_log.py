@@ -125,6 +125,7 @@ class BoundaryLog(StoreLog):
         shard: int,
         sync: bool = True,
     ) -> None:
+        self._incarnation: int | None = None
         name = f"sources/{source_name}/shard-{shard:05d}.log"
         super().__init__(storage_of(store).log(name, sync, _whole))
 
@@ -140,34 +141,65 @@ class BoundaryLog(StoreLog):
 
     def compact(self, after_epoch: int | None) -> None:
         """Put one record in the place of those up to ``after_epoch``; no journal entry is lost."""
+        self._check_claim()
         records = self.read()
         compacted = _compacted(records, after_epoch)
         if len(compacted) < len(records):
             self.replace(compacted)
 
     def take_over(
-        self, after_epoch: int | None, ended: bool = False, reached: int = -1
+        self,
+        after_epoch: int | None,
+        ended: bool = False,
+        reached: int = -1,
+        fence: int = 0,
     ) -> list[Record]:
         """Compact into a file that no earlier process has open, and give its records.
 
         What an earlier process still appends goes into the old file, which nobody reads.  That a
         stream had ended counts only as long as its run does (``ended``); what remains of it is how
-        far the others have ``reached`` without it.
+        far the others have ``reached`` without it.  Incarnations before ``fence`` may not
+        :meth:`claim` it any more.
         """
         for _ in range(TRIES):
             try:
-                return self._take_over(after_epoch, ended, reached)
+                return self._take_over(after_epoch, ended, reached, fence)
             except PeerError:
                 continue  # it wrote something just now: once more
         raise PeerError(f"{self.path} is being written to by another process all the time")
 
-    def _take_over(self, after_epoch: int | None, ended: bool, reached: int) -> list[Record]:
+    def claim(self, incarnation: int) -> None:
+        """Open it for an incarnation of a source, unless a later one was fenced off from it.
+
+        It is opened before the fence is looked for: what is opened before a fence comes is the old
+        file, which nobody reads any more.
+        """
+        self._incarnation = incarnation
+        self._file.open()
+        self._check_claim()
+
+    def _check_claim(self) -> None:
+        if self._incarnation is None:
+            return
+        newest = max((record.get("fence", 0) for record in self.read()), default=0)
+        if newest > self._incarnation:
+            raise PeerError(
+                f"{self.path} belongs to incarnation {newest} of its source: incarnation "
+                f"{self._incarnation} was replaced and must stop"
+            )
+
+    def _take_over(
+        self, after_epoch: int | None, ended: bool, reached: int, fence: int
+    ) -> list[Record]:
         found = self.read()
         if not ended and any(r["epoch"] >= EPOCH_END for r in found):
             found = [r for r in found if r["epoch"] < EPOCH_END]
             seen = max(reached, seen_epoch(found))
             found.append({"epoch": seen, "seen": seen})
         records = _compacted(found, after_epoch)
+        if fence and records:
+            seen = seen_epoch(records)
+            records.append({"epoch": seen, "seen": seen, "fence": fence})
         if records:
             self.replace(records)
         return records
@@ -186,6 +218,9 @@ def _compacted(records: Sequence[Record], after_epoch: int | None) -> list[Recor
         return list(records)
     base = {key: value for key, value in ends[-1].items() if key not in ("journal", "journals")}
     base["seen"] = seen_epoch(past)
+    fence = max(record.get("fence", 0) for record in past)
+    if fence:
+        base["fence"] = fence
     return [{**base, "journals": _journal(past)}, *records[len(past) :]]
 
 

@@ -327,3 +327,17 @@ def test_who_speaks_again_at_once_was_only_slow_and_gets_more_time() -> None:
     assert query._controller._timeout_ms == 800
     to_the_end(query)
     check(out)
+
+
+def test_what_a_host_was_told_before_it_froze_it_does_not_do_when_it_wakes_up() -> None:
+    flow, out = summed(LONGER)
+    query = started(flow, 2, **QUICK)
+    wait_until(out.toPylist, WAIT_S, "rows")
+    taker = next(iter(set(places(query).values()) - {0, query.kill("numbers[1]")["host"]}))
+    query._controller.freeze(taker, 1.0)  # type: ignore[attr-defined]
+    await_recovery(query, 2)
+    time.sleep(1.0)
+    query.kill("numbers[1]")
+    await_recovery(query, 3)
+    to_the_end(query)
+    check(out, LONGER)

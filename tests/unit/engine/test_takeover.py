@@ -13,6 +13,7 @@ from penstock.connectors.staging import Staging
 from penstock.engine.settings import RunSettings
 from penstock.engine.spark.start import prepare_run
 from penstock.engine.store import BoundaryLog
+from penstock.errors import PeerError
 from penstock.physical import physical_plan
 
 
@@ -37,6 +38,26 @@ def test_what_an_earlier_process_appends_to_a_boundary_log_goes_nowhere(tmp_path
     assert after.read() == [{"epoch": 1, "position": 10}, {"epoch": 2, "position": 15}]
     before.close()
     after.close()
+
+
+def test_an_incarnation_that_wakes_up_late_cannot_claim_a_boundary_log(tmp_path: Path) -> None:
+    controller, early, late, present = (BoundaryLog(tmp_path, "input", 0) for _ in range(4))
+    early.claim(1)
+    early.append({"epoch": 1, "position": 10})
+    controller.take_over(0, ended=True, fence=3)
+    with pytest.raises(PeerError, match="belongs to incarnation 3"):
+        late.claim(2)
+    with pytest.raises(PeerError, match="belongs to incarnation 3"):
+        early.compact(1)
+    present.claim(3)
+    present.append({"epoch": 2, "position": 15})
+    early.append({"epoch": 2, "position": 20})
+    present.compact(2)  # the fence outlives it
+    with pytest.raises(PeerError, match="belongs to incarnation 3"):
+        late.claim(2)
+    assert [record["position"] for record in present.read()] == [15]
+    for log in (early, late, present):
+        log.close()
 
 
 def test_an_earlier_committer_publishes_a_whole_epoch_or_none(

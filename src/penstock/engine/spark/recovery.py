@@ -532,7 +532,9 @@ class Recovery(MovesOfRecovery):
         lows = self.lows()
         for node in nodes:
             if self.graph.kinds[node] is Kind.SOURCE:
-                self._boundaries(node).take_over(lows.get(node, (-1, -1))[0], ended=True)
+                low = lows.get(node, (-1, -1))[0]
+                fence = self._incarnation(node)
+                self._boundaries(node).take_over(low, ended=True, fence=fence)
 
     def _boundaries(self, node: int) -> BoundaryLog:
         chain = self.plan.chain_of_node(node)

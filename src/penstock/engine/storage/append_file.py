@@ -30,6 +30,9 @@ class AppendFile(Protocol):
     def read(self) -> bytes:
         """All of it; the end may be torn.  ``FileNotFoundError`` if there is nothing yet."""
 
+    def open(self) -> None:
+        """Open it now, and not with the first append."""
+
     def append(self, data: bytes, sync: bool = True) -> None:
         """Add to the end; durable when it returns, without ``sync`` only if processes crash.
 
@@ -60,6 +63,10 @@ class LocalAppendFile:
 
     def read(self) -> bytes:
         return self.path.read_bytes()
+
+    def open(self) -> None:
+        if self._descriptor is None:
+            self._open()
 
     def append(self, data: bytes, sync: bool = True) -> None:
         descriptor = self._open() if self._descriptor is None else self._descriptor

@@ -360,6 +360,9 @@ class ObjectFile:
             raise FileNotFoundError(f"there is no {self.path}")
         return data
 
+    def open(self) -> None:
+        """Nothing to do: whoever takes over begins a generation, and others are refused."""
+
     def append(self, data: bytes, sync: bool = True) -> None:
         try:
             self._append(data)
