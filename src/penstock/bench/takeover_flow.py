@@ -32,7 +32,7 @@ TEXT_BYTES = 72
 ROW_BYTES = 24 + 4 + TEXT_BYTES
 """Of the state, for each key: key, count, sum, text."""
 FILL_ROWS = 20_000
-TICK_S = 0.01
+TICK_S = 0.02
 POLL_S = 0.001
 
 EVENT = pa.schema({"key": pa.int64(), "value": pa.int64(), "text": pa.string()})
