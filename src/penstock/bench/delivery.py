@@ -33,8 +33,10 @@ PER = 100_000
 RUN_S_MAX = 120.0
 HEAD_BYTES = 16
 """Of a tuple: its number and its key."""
-BATCH_BYTES = 4 << 20
-"""Sources read about so much at once."""
+FEWER = 4
+"""Rows that are mirrored are sent to every replica: so many times fewer of them will do."""
+COMPARED = (0, 3)
+"""At most once, and exactly once by records: of these there are several rounds."""
 
 KINDS: tuple[tuple[str, str, Regime], ...] = (
     ("at-most-once", "Causal", Causal()),
@@ -54,27 +56,26 @@ class _Measured:
     replica_bytes: list[float] = field(default_factory=list)
 
 
-def bench_delivery(tuple_mb: int, rounds: int) -> dict[str, Any]:
+def bench_delivery(tuples: int, rounds: int) -> dict[str, Any]:
     """Run everything; one row per kind, number of replicas and size of tuples."""
     measured: dict[tuple[int, int, int], _Measured] = {}
     for replicas in (2, 4):
         spark = local_session("penstock bench delivery", hosts=replicas)
         try:
-            _run(spark, KINDS[0], replicas, 100, tuple_mb)  # warm up
+            _run(spark, KINDS[0], replicas, 100, tuples)  # warm up
             for number in range(rounds if replicas == 4 else 1):
                 for size in (100, 1000):
-                    for kind in range(len(KINDS)):
-                        if number and KINDS[kind][1] not in ("Causal", "Replicated"):
-                            continue
+                    for kind in COMPARED if number else range(len(KINDS)):
                         found = measured.setdefault((kind, replicas, size), _Measured())
-                        _into(found, _run(spark, KINDS[kind], replicas, size, tuple_mb))
+                        _into(found, _run(spark, KINDS[kind], replicas, size, tuples))
         finally:
             spark.stop()
     return {
         "rows": [_row(key, found) for key, found in measured.items()],
-        "ratio_replicated": _ratio(measured),
+        "ratio_replicated": round(statistics.geometric_mean(_ratios(measured).values()), 3),
+        "ratios": {str(size): round(ratio, 3) for size, ratio in _ratios(measured).items()},
         "per_tuples": PER,
-        "tuple_mb": tuple_mb,
+        "tuples": tuples,
         "rounds": rounds,
     }
 
@@ -98,30 +99,30 @@ def _row(key: tuple[int, int, int], found: _Measured) -> dict[str, Any]:
     }
 
 
-def _ratio(measured: dict[tuple[int, int, int], _Measured]) -> float:
-    """Exactly once by records against at most once, with four replicas; over both sizes."""
-    ratios = [
-        statistics.median(measured[3, 4, size].seconds)
-        / statistics.median(measured[0, 4, size].seconds)
+def _ratios(measured: dict[tuple[int, int, int], _Measured]) -> dict[int, float]:
+    """Exactly once by records against at most once, with four replicas, per size of tuples."""
+    few, much = COMPARED
+    return {
+        size: statistics.median(measured[much, 4, size].seconds)
+        / statistics.median(measured[few, 4, size].seconds)
         for size in (100, 1000)
-    ]
-    return round(statistics.geometric_mean(ratios), 3)
+    }
 
 
 def _run(
-    spark: SparkSession, kind: tuple[str, str, Regime], replicas: int, size: int, tuple_mb: int
+    spark: SparkSession, kind: tuple[str, str, Regime], replicas: int, size: int, tuples: int
 ) -> tuple[float, float, float]:
     """Seconds, messages and bytes between replicas, per 100,000 tuples."""
     guarantee, name, regime = kind
-    rows = (tuple_mb << 20) // size
+    rows = tuples // FEWER if name == "mirrored" else tuples
     flow = Flow("delivery")
     make: Any = Tuples(size)
-    tuples = flow.generate(make, rows=rows, shards=replicas, name="tuples")
-    first = tuples.keyBy("key").name("first").filter("n >= 0")
+    source = flow.generate(make, rows=rows, shards=replicas, name="tuples")
+    first = source.keyBy("key").name("first").filter("n >= 0")
     second = first.keyBy("n").name("second").select("n")
     sink = second.memory(name="out")
     options: dict[str, Any] = {"guarantee": guarantee, "regime": regime}
-    query = flow.start(spark, hosts=replicas, rowsMax=max(1, BATCH_BYTES // size), **options)
+    query = flow.start(spark, hosts=replicas, **options)
     began = time.monotonic()
     try:
         query.awaitTermination(RUN_S_MAX)

@@ -12,9 +12,7 @@ __all__ = ["bench_delivery_command"]
 
 
 def bench_delivery_command(
-    tuple_mb: Annotated[
-        int, typer.Option("--tuple-mb", min=1, help="Megabytes of tuples that a run sends.")
-    ] = 300,
+    tuples: Annotated[int, typer.Option(min=100_000, help="Tuples of a run.")] = 2_000_000,
     rounds: Annotated[
         int, typer.Option(min=1, help="Runs of what is compared, in turn, with four replicas.")
     ] = 3,
@@ -31,7 +29,7 @@ def bench_delivery_command(
     from penstock.bench.delivery import bench_delivery
 
     set_up_logging(verbose)
-    result = bench_delivery(tuple_mb, rounds)
+    result = bench_delivery(tuples, rounds)
     if json:
         print_json(result)
     else:

@@ -130,6 +130,12 @@ class ReplicaMachine:
             effects += self._hand(role)
         return effects
 
+    @property
+    def unsaid(self) -> tuple[int, int]:
+        """How many parcels have come, and how many are settled, that nobody was told of."""
+        counts = [player.unsaid for player in self.players.values()]
+        return sum(came for came, _ in counts), sum(settled for _, settled in counts)
+
     def speak(self) -> list[Effect]:
         """Often: what has come since goes to siblings and origins, in one message each."""
         effects: list[Effect] = []
@@ -417,8 +423,8 @@ class ReplicaMachine:
         return Send(host, Envelope(self.host, None, 0, None, 0, body))
 
     def _perform(self, player: RolePlayer) -> list[Effect]:
-        if self.settings.acknowledged:
-            player.speak()  # the source waits for it
+        if self.settings.acknowledged or self.settings.mirrored:
+            player.speak()  # the source waits for it, or rows are too large to be gathered
         effects, player.effects = player.effects, []
         outgoing, player.outgoing = player.outgoing, []
         for to, body in outgoing:

@@ -231,7 +231,9 @@ class RoleTables:
             if work is None or work.settled or not self._may_tell(work):
                 continue
             level = work.level
-            if level > work.told:
+            # What lets nobody above forget anything is not told.
+            needed = self.settings.release - self.stages.above[work.origin.stage]
+            if level > work.told and (level <= 0 or level >= needed):
                 work.told = level
                 self._news.setdefault(work.origin, {})[id_] = level
 
@@ -272,10 +274,11 @@ class RoleTables:
         self._complete(self._number)
 
     def shared(self, number: int, host: int) -> None:
-        """A sibling has a share."""
+        """A sibling has a share; when all have it, origins are told at once."""
         if number in self._sharing:
             self._sharing[number].waiting.discard(host)
             self._complete(number)
+            self._tell_news()
 
     def _complete(self, number: int) -> None:
         if self._sharing[number].waiting:
@@ -287,6 +290,11 @@ class RoleTables:
                 work.shared = True
         self._settled([record.id for record in records if record.level == SETTLED])
         self._tell([record.id for record in records])
+
+    @property
+    def unsaid(self) -> tuple[int, int]:
+        """How many parcels have come, and how many are settled, that nobody was told of."""
+        return len(self._fresh), len(self._settling)
 
     def speak(self, anyway: bool = False) -> None:
         """Now and then: what has come and what is settled goes to the siblings, in one message.
@@ -303,6 +311,9 @@ class RoleTables:
         records += [self._record(id_, SETTLED) for id_ in settling]
         if records or anyway:
             self._share(records)
+        self._tell_news()
+
+    def _tell_news(self) -> None:
         news, self._news = self._news, {}
         for origin, levels in news.items():
             if levels:

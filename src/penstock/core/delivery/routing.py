@@ -89,6 +89,8 @@ class Stages:
     children: Mapping[int, tuple[int, ...]]
     parents: Mapping[int, tuple[int, ...]] = field(init=False)
     carriers: Mapping[int, Mapping[Lane, tuple[Role, ...]]] = field(init=False)
+    above: Mapping[int, int] = field(init=False)
+    """Per stage: the most stages that a parcel comes through before it."""
 
     def __post_init__(self) -> None:
         parents: dict[int, tuple[int, ...]] = dict.fromkeys(self.roles, ())
@@ -111,6 +113,10 @@ class Stages:
                     found[lane] = found.get(lane, ()) + from_here
             lanes[stage], carriers[stage] = tuple(found), found
         object.__setattr__(self, "carriers", carriers)
+        far: dict[int, int] = {}
+        for stage in self._order(parents):
+            far[stage] = 1 + max((far[parent] for parent in parents[stage]), default=-1)
+        object.__setattr__(self, "above", far)
 
     def of(self, stage: int) -> tuple[Role, ...]:
         """The roles of a stage."""
@@ -137,10 +143,7 @@ class Stages:
     @property
     def length(self) -> int:
         """Edges on the longest path."""
-        far: dict[int, int] = {}
-        for stage in self._order(self.parents):
-            far[stage] = 1 + max((far[parent] for parent in self.parents[stage]), default=-1)
-        return max(far.values(), default=0)
+        return max(self.above.values(), default=0)
 
     def _order(self, parents: Mapping[int, tuple[int, ...]]) -> list[int]:
         order: list[int] = []

@@ -70,12 +70,17 @@ __all__ = ["ReplicaAgent"]
 
 log = logging.getLogger(__name__)
 
-TICKS = 3
-"""Floors rise, and it is looked for what is missing, with every so manieth word to others."""
+UNSAID = 64
+"""So many parcels that have come are told of at once, fewer only with others that are settled."""
+TICKS = 8
+"""When it was looked so often all is told, floors rise, and it is looked for what is missing."""
+TOGETHER_BYTES = 1 << 20
+"""What is sent together is so much at most, or a single message."""
 LINGER_US = 20_000
 """So long a source gathers rows for a read that would be small."""
-KEPT_BYTES = 256 << 20
-"""A role that keeps so much of what it sent waits until others have taken it."""
+KEPT_BYTES = 128 << 20
+"""A source that keeps so much reads on when what it sent is settled; it ends its epochs, though,
+since nothing is settled before."""
 _SIBLINGS = (Share, Shared, Collect, Collected, Introduced)
 Arrival = tuple[Envelope, int | None]
 
@@ -349,9 +354,13 @@ class ReplicaAgent:
 
     def _flush_to(self, host: int) -> None:
         envelopes = self._waiting.pop(host, None)
-        if envelopes:
-            body = {"kind": "replica", "g": self.generation, "e": envelopes}
-            self._put(host, body)
+        while envelopes:
+            size, many = 0, 0
+            while many < len(envelopes) and size < TOGETHER_BYTES:
+                size += len(envelopes[many][1])
+                many += 1
+            some, envelopes = envelopes[:many], envelopes[many:]
+            self._put(host, {"kind": "replica", "g": self.generation, "e": some})
 
     def _put(self, host: int, what: Any) -> None:
         transport = self.host.transport
@@ -418,9 +427,7 @@ class ReplicaAgent:
         return self._roles[node]
 
     def waits(self, runner: ReplicaRunner) -> bool:
-        """Whether nobody plays a role that it feeds, or too much of what it sent is kept."""
-        if runner.node in self._full:
-            return True
+        """Whether nobody plays a role that it feeds."""
         machine = self.machines.get(runner.player.role.stage)
         if machine is None:
             return True
@@ -439,15 +446,19 @@ class ReplicaAgent:
         self._ticks += 1
         rarely = self._ticks % TICKS == 0
         for stage, machine in self.machines.items():
-            self._do(stage, machine.tick() if rarely else machine.speak())
+            if rarely:
+                self._do(stage, machine.tick())
+            elif machine.unsaid[1] or machine.unsaid[0] >= UNSAID:
+                self._do(stage, machine.speak())
         self._drain()
-        if not rarely:
-            return False
         self._full.clear()
         for runner in self._runners():
-            kept = sum(entry.parcel.size for entry in runner.player.entries.values())
-            if kept > KEPT_BYTES:
-                self._full.add(runner.node)
+            if runner.source is not None:
+                kept = sum(entry.parcel.size for entry in runner.player.entries.values())
+                if kept > KEPT_BYTES:
+                    self._full.add(runner.node)
+            if not rarely:
+                continue
             missing = runner.missing() if isinstance(runner, SinkRunner) else None
             if missing is not None:
                 self._tell("missing", runner.name, missing)
@@ -549,7 +560,7 @@ class ReplicaAgent:
             rows_max=self.run["rows_max"],
             linger_us=max(self.run["linger_us"], LINGER_US),
             leave=runner.leave,
-            may_read=lambda: player.may_read,
+            may_read=lambda: player.may_read and runner.node not in self._full,
             reading=self._going,
             single=player.settings.acknowledged,
         )

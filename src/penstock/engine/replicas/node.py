@@ -48,7 +48,7 @@ class Keeper(Protocol):
         """The role that a node is."""
 
     def waits(self, runner: ReplicaRunner) -> bool:
-        """Whether nobody plays a role that it feeds, or too much of what it sent is kept."""
+        """Whether nobody plays a role that it feeds."""
 
     def counted(self, node: int) -> dict[str, int]:
         """Messages and bytes that a node's protection took."""

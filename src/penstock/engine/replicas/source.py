@@ -104,10 +104,10 @@ class NumberedSource(SourceDriver):
         if not self.reading or self.may_read is None:
             self._wait_s = WAIT_S
             return False
+        if self.again and not self.ended:  # with ends of epochs that others wait for
+            return self._read_again(now)
         if not self.may_read():
             return self._mark(now)
-        if self.again and not self.ended:
-            return self._read_again(now)
         worked = super().step(now)
         if self._had:
             self._leave(False, None, now)
