@@ -292,6 +292,20 @@ def test_what_nobody_can_send_again_is_read_again() -> None:
     assert came(sink) == expected()
 
 
+def test_rings_that_begin_anew_lose_and_double_nothing() -> None:
+    flow = Flow("anew")
+    sink = two_stages(made(flow)).memory(name="rows")
+    query = start_local(flow, hosts=3, regime=Replicated())
+    replicas = query._controller.replicas
+    assert replicas is not None
+    for _ in range(3):
+        time.sleep(0.2)
+        query._controller.ask(replicas.begin, WAIT_S)
+    ended(query)
+    assert replicas.generation == 4
+    assert came(sink) == expected()
+
+
 def test_replicated_and_causal_parts_in_one_flow(tmp_path: Path) -> None:
     flow = Flow("both")
     with flow.part("copies", Replicated()):
