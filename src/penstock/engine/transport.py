@@ -197,7 +197,7 @@ class Transport:
         for peer in peers:
             channel = self._outgoing.get(peer)
             if channel is not None:
-                channel.push(packed, -1, 0)
+                channel.push(packed, -1, self._cost(len(packed)))
             elif peer not in self._forgotten:
                 raise InvariantError(f"there is no channel to host {peer}")
 
