@@ -4,11 +4,9 @@ Flows run until the test has seen enough and are stopped then, which drains what
 the two shards of a source reads a prefix of its own rows: what is missing in between was lost.
 """
 
-import inspect
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -34,22 +32,13 @@ BLOCK = 2
 """Rows that go to one shard before the next gets as many: a millisecond's worth."""
 WAIT_S = 30.0
 FROZEN_S = 1.5
+EPOCHS = 8
+"""The newest row is in one of the last epochs."""
 EPOCHS_S = 0.06
 """An epoch that was open when a node was lost is over by then."""
 
 
-def each_guarantee(test: Callable[..., None]) -> Callable[..., None]:
-    """Run a test for all guarantees side by side: most of their time is waiting."""
-
-    def run(**arguments: Any) -> None:
-        with ThreadPoolExecutor(len(GUARANTEES)) as pool:
-            list(pool.map(lambda guarantee: test(guarantee=guarantee, **arguments), GUARANTEES))
-
-    parameters = inspect.signature(test).parameters
-    taken = [one for name, one in parameters.items() if name != "guarantee"]
-    run.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
-    run.__name__, run.__doc__ = test.__name__, test.__doc__
-    return run
+each_guarantee = pytest.mark.parametrize("guarantee", GUARANTEES)
 
 
 def make(offset: int, n: int) -> pa.RecordBatch:
@@ -71,8 +60,8 @@ def ids(sink: MemorySink) -> list[int]:
 
 
 def newest_in(sink: MemorySink) -> int:
-    found = pc.max(sink.toTable().column("n")).as_py() if sink.epochs() else None
-    return -1 if found is None else int(found)
+    latest = list(sink.epochs().values())[-EPOCHS:]
+    return max((int(pc.max(table.column("n")).as_py()) for table in latest), default=-1)
 
 
 def more(sink: MemorySink, rows: int = 200) -> None:
