@@ -55,7 +55,7 @@ def test_a_plan_made_from_the_running_flow_survives_a_kill(
         query.stop()
     record = json.loads((tmp_path / "plan.json").read_text())
     assert record["anchors"] == list(plan.anchors)
-    assert query.recoveries[0]["lost"] == ["sums[0]"]
+    assert ["sums[0]"] in [entry["lost"] for entry in query.recoveries]
     assert query.recoveries[0]["work_s"] > 0
     last = {row["key"]: row["total"] for row in out.toPylist()}
     assert last == {key: sum(range(key, ROWS, 40)) for key in range(40)}

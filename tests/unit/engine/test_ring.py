@@ -1,6 +1,9 @@
 """Hosts that watch each other: who takes over from whom, with nothing lost or doubled."""
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from typing import Any
@@ -10,7 +13,7 @@ import pytest
 
 from penstock import Flow
 from penstock import functions as F
-from penstock.engine.spark.membership import is_running
+from penstock.engine.spark.membership import is_running, is_there
 from penstock.errors import TransientError
 from penstock.testing.kills import await_recovery
 from penstock.testing.local import LocalQuery, _LocalHost, start_local
@@ -170,6 +173,18 @@ def test_old_news_and_reports_of_hosts_that_the_driver_hears_count_for_nothing()
 def test_a_sleeping_process_is_told_from_one_that_works() -> None:
     assert is_running(os.getpid())  # this thread
     assert not is_running(2**22 + 1)
+    assert not is_there(2**22 + 1)
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        assert is_there(child.pid)
+        os.kill(child.pid, signal.SIGSTOP)
+        wait_until(lambda: not is_there(child.pid), WAIT_S, "the stop")
+        os.kill(child.pid, signal.SIGCONT)
+        wait_until(lambda: is_there(child.pid), WAIT_S, "its going on")
+    finally:
+        child.kill()
+        child.wait(WAIT_S)
+    assert not is_there(child.pid)
 
 
 def test_rows_are_neither_lost_nor_doubled_without_state() -> None:

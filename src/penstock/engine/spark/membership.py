@@ -29,7 +29,7 @@ from penstock.engine.spark.roster import HostInfo
 from penstock.errors import HostLostError, PenstockError
 from penstock.replica_plan import replicated_nodes
 
-__all__ = ["Membership", "is_running"]
+__all__ = ["Membership", "is_running", "is_there"]
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,8 @@ SILENT = "silent"
 SLOW_US = 1_000_000
 """A host that speaks again so soon after it was given up was only slow."""
 TIMEOUT_MS_MAX = 10_000
+PATIENCE = 4
+"""A process that sleeps and does not answer may do so for so many times pingTimeout."""
 
 
 class Membership(HostEvents):
@@ -121,8 +123,8 @@ class Membership(HostEvents):
         slack_ms = 2 * self.settings.us("pingInterval") // 1000
         if (time.monotonic() - info.heard_s) * 1000 < silent_ms - slack_ms:
             log.info("host %d: host %d seems silent, but the driver hears it", by, host)
-        elif self._sees_it_run(info):
-            log.info("host %d was silent for %d ms, but its process runs", host, silent_ms)
+        elif self._sees_it_live(info, silent_ms):
+            log.info("host %d was silent for %d ms, but its process lives", host, silent_ms)
         else:
             self._lose(host, f"{SILENT} for {silent_ms} ms, as {_name(by)} says")
 
@@ -145,10 +147,20 @@ class Membership(HostEvents):
             before = entry.refused.get(key, 0)
             entry.refused[key] = max(before, count) if key == "writes" else before + count
 
-    def _sees_it_run(self, info: HostInfo) -> bool:
-        """Whether a silent host's process is known to work, on the driver's own machine."""
+    def _sees_it_live(self, info: HostInfo, silent_ms: int) -> bool:
+        """Whether a silent host's process is known to live, on the driver's own machine.
+
+        One that is not stopped is given more time: machines are busy.
+        """
         here = urlsplit(self.address).hostname == urlsplit(info.address).hostname
-        return here and info.pid is not None and is_running(info.pid)
+        if not here or info.pid is None:
+            return False
+        if is_running(info.pid):
+            return True
+        now_ms = time.monotonic() * 1000
+        if info.silent_ms < info.heard_s * 1000:  # it was heard since
+            info.silent_ms = now_ms - silent_ms
+        return is_there(info.pid) and now_ms - info.silent_ms < PATIENCE * self._timeout_ms
 
     def _learn_loads(self, body: dict[str, Any]) -> None:
         for host, load in read_loads(body.get("loads", {})).items():
@@ -210,6 +222,15 @@ def is_running(pid: int) -> bool:
     except OSError:
         return False
     return False
+
+
+def is_there(pid: int) -> bool:
+    """Whether a process exists and is not stopped."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "TtZX"
 
 
 def _name(host: int) -> str:

@@ -23,6 +23,8 @@ class HostInfo:
         self.address = ""
         self.pid: int | None = None
         self.heard_s = time.monotonic()
+        self.silent_ms = 0.0
+        """Since when it has been silent, as far as another host says so."""
         self.figures: dict[int, dict[str, Any]] = {}
 
 
