@@ -1,28 +1,9 @@
 """What all the tests share: the one Spark session that a process can have, handed round."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from xdist.scheduler import LoadFileScheduling
-
-WITH_SPARK = ("tests/chaos/", "tests/cluster/", "tests/docs/", "tests/spark/")
-
-
-class OneForSpark(LoadFileScheduling):
-    """Files go to processes as wholes, and all that use Spark to one of them.
-
-    Two with sessions, hosts and clusters of their own would be in each other's way.
-    """
-
-    def _split_scope(self, nodeid: str) -> str:
-        return "Spark" if nodeid.startswith(WITH_SPARK) else str(super()._split_scope(nodeid))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneForSpark:
-    return OneForSpark(config, log)
 
 
 class SessionSlot:
