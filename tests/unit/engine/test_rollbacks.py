@@ -19,7 +19,7 @@ from penstock.regimes import Causal, GlobalCheckpoint, Lazy, Regime
 from penstock.testing.local import LocalQuery, start_local
 from penstock.vertex import Time, Vertex
 
-ROWS = 45_000
+ROWS = 90_000
 RATE = 15_000
 WAIT_S = 30.0
 
