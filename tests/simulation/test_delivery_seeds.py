@@ -43,6 +43,17 @@ def test_a_run_follows_from_its_seed(seed: int) -> None:
     assert run(seed).steps == first.steps
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(3022, id="an origin that moved is told again what is settled"),
+        pytest.param(11932, id="mirrored rows are worked on though everything is asked for"),
+    ],
+)
+def test_what_once_broke(seed: int) -> None:
+    assert run(seed).violation is None
+
+
 @pytest.mark.parametrize("failure", Failure, ids=lambda failure: failure.name.lower())
 @pytest.mark.parametrize("guarantee", Guarantee, ids=lambda guarantee: guarantee.value)
 def test_every_cell_of_the_table_of_promises(guarantee: Guarantee, failure: Failure) -> None:

@@ -125,18 +125,21 @@ class RolePlayer(RoleTables):
         self._maybe_recovered()
 
     def _recover(self, fresh: bool) -> None:
+        self._resume(self.table.unsettled())
         if fresh or self.settings.sharing is Sharing.NOTHING:
             self.asks = dict.fromkeys(self.stages.upstream(self.role.stage))
-        else:
-            self._resume(self.table.unsettled())
         for origin in self.asks:
             self._ask(origin)
-        done: dict[Role, list[tuple[ParcelId, int]]] = {}
-        for record in self.table.records.values():
-            if record.level == SETTLED:
-                done.setdefault(record.origin, []).append((record.id, SETTLED))
-        self.outgoing += [(origin, Acknowledge(tuple(ids))) for origin, ids in done.items()]
+        for origin in sorted({record.origin for record in self.table.records.values()}):
+            self._say_settled(origin)
         self.share_all()
+
+    def _say_settled(self, origin: Role) -> None:
+        """Tell an origin again what it need not keep: it may not have heard."""
+        found = [r for r in self.table.records.values() if r.origin == origin]
+        done = tuple((record.id, SETTLED) for record in found if record.level == SETTLED)
+        if done:
+            self.outgoing.append((origin, Acknowledge(done)))
 
     def _resume(self, records: Iterable[Record]) -> None:
         wanted: dict[Role, tuple[ParcelId, ...]] = {}
@@ -180,6 +183,7 @@ class RolePlayer(RoleTables):
         """
         if role in self.asks:
             self._ask(role)
+        self._say_settled(role)
         self._said.pop(role, None)
         again = []
         for id_, entry in self.entries.items():
