@@ -153,7 +153,8 @@ class _OpenEpoch:
 
 def _again(staging: Staging, error: OSError) -> Exception:
     """What to raise for a failed write: it may work later, unless another run has taken over."""
-    if isinstance(error, FileNotFoundError) and staging.path.exists():
+    gone = isinstance(error, FileNotFoundError) and staging.path.exists()
+    if gone and not staging.still_joined():
         return error
     return NotWrittenError(f"parquet: {staging.path}: {error}")
 
@@ -223,6 +224,7 @@ class WriteVertex(Vertex):
                     epoch.close()
                     epoch.path.unlink()
         self._open.clear()
+        self._staging.finish()
 
 
 class CommitVertex(Vertex):

@@ -109,6 +109,16 @@ class Staging:
         except OSError as error:
             raise NotWrittenError(f"parquet: {self._staged}: {error}") from error
 
+    def still_joined(self) -> bool:
+        """Whether the run is still the one that was begun last; makes its folder again if so."""
+        try:
+            run = json.loads((self.path / "_penstock" / "run.json").read_text())["run"]
+        except (OSError, ValueError, KeyError):
+            return False
+        if run == self.run:
+            self.join()
+        return bool(run == self.run)
+
     def new_file(self, name: str) -> Path:
         """A file to write, under a name that nobody else uses."""
         return self._staged / "writing" / f"{uuid.uuid4().hex}-{name}"
@@ -166,8 +176,9 @@ class Staging:
             os.close(descriptor)
 
     def finish(self) -> None:
-        """Drop what was not staged to the end; what was, and is not published, stays."""
-        shutil.rmtree(self._staged / "writing", ignore_errors=True)
+        """Clear up behind oneself; files that others write, and unpublished epochs, stay."""
+        with contextlib.suppress(OSError):  # not empty: somebody still writes, or was killed
+            (self._staged / "writing").rmdir()
         published = self.committed()
         for place in self._staged.glob("epoch=*"):
             found = _EPOCH.match(place.name)

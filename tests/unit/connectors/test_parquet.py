@@ -232,6 +232,20 @@ def test_closing_leaves_no_staged_files(tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
+def test_a_committer_that_ends_first_does_not_disturb_those_who_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", 1)
+    flow = Flow(tmp_path)
+    flow.writers[0].recv(batch(1), 0)  # has its file open
+    flow.committer.vertex.close()
+    flow.epoch(0, [2], [3], publish=False)
+    flow.committer.vertex.close()
+    flow.writers[1].recv(batch(4), 1)  # whose folder is gone: it is made again
+    flow.writers[1].complete(1)
+    assert flow.writers[1].batches(epoch=1)[0]["rows"].to_pylist() == [1]
+
+
 def test_lost_staged_file_is_noticed(tmp_path: Path) -> None:
     flow = Flow(tmp_path)
     flow.epoch(0, [1], [2], publish=False)
