@@ -25,8 +25,8 @@ def roomy(session_slot: Any) -> SparkSession:
 def test_killed_nodes_restart_alone_and_the_tables_are_right(
     roomy: SparkSession, at_length: bool
 ) -> None:
-    kills = 14 if at_length else 3
-    result = torture(roomy, Chaos(kills=kills, rate=5_000, seconds=15 + 6 * kills))
+    kills, seconds = (14, 99) if at_length else (2, 18)
+    result = torture(roomy, Chaos(kills=kills, rate=5_000, seconds=seconds))
     assert 1 <= result["kills"] <= kills  # a busy machine runs out of input before
     assert (result["lost"], result["duplicated"], result["disordered"]) == (0, 0, 0)
     assert result["equal"]
@@ -38,7 +38,7 @@ def test_killed_nodes_restart_alone_and_the_tables_are_right(
 
 
 def test_cut_connections_restart_nobody(roomy: SparkSession) -> None:
-    result = torture(roomy, Chaos(kills=4, rate=5_000, seconds=15, connections=True))
+    result = torture(roomy, Chaos(kills=4, rate=5_000, seconds=10, connections=True))
     assert 1 <= result["cuts"] <= 4
     assert result["equal"]
     assert (result["restarted"], result["recoveries"]) == (0, 0)
@@ -48,8 +48,8 @@ def test_cut_connections_restart_nobody(roomy: SparkSession) -> None:
 def test_sums_per_author_survive_the_death_of_the_sharder(
     roomy: SparkSession, recovery: str
 ) -> None:
-    seconds, normal_ms = trials_of(roomy, 20_000, recovery, trials=2)
-    assert len(seconds) == 2
+    seconds, normal_ms = trials_of(roomy, 20_000, recovery, trials=1)
+    assert len(seconds) == 1
     assert all(0 < each < 60 for each in seconds)
     assert normal_ms > 0
 
@@ -58,7 +58,7 @@ def test_the_demo_kills_processes_and_every_count_is_right(
     session_slot: Any, tmp_path: Path
 ) -> None:
     session_slot.clear()
-    words = ["demo", "ysb", "--seconds", "8", "--rate", "100000", "--kill", "2", "--json"]
+    words = ["demo", "ysb", "--seconds", "6", "--rate", "100000", "--kill", "1", "--json"]
     done = subprocess.run(
         [sys.executable, "-c", "from penstock.cli import main; main()", *words],
         cwd=tmp_path,
@@ -69,7 +69,7 @@ def test_the_demo_kills_processes_and_every_count_is_right(
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result["lost"], result["duplicated"]) == (0, 0)
-    assert result["kills"] == 2
-    assert len(result["recoveries"]) == 2
+    assert result["kills"] == 1
+    assert len(result["recoveries"]) == 1
     for one in result["recoveries"]:
         assert one["lost"] == one["restarted"]

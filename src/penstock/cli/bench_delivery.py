@@ -12,7 +12,7 @@ __all__ = ["bench_delivery_command"]
 
 
 def bench_delivery_command(
-    tuples: Annotated[int, typer.Option(min=100_000, help="Tuples of a run.")] = 2_000_000,
+    tuples: Annotated[int, typer.Option(min=100_000, help="Tuples of a run.")] = 6_000_000,
     rounds: Annotated[
         int, typer.Option(min=1, help="Runs of what is compared, in turn, with four replicas.")
     ] = 3,

@@ -182,10 +182,10 @@ class WriteVertex(Vertex):
             with contextlib.suppress(NotWrittenError):  # then with the next batch
                 self._flush(epoch)
 
-    def _flush(self, epoch: _OpenEpoch, close: bool = False) -> None:
+    def _flush(self, epoch: _OpenEpoch, close: bool = False, again: bool = False) -> None:
         """Write what is pending; an epoch of one row group can be written again from the start."""
         path = epoch.path or self._staging.new_file(self._name)
-        again = epoch.writer is None
+        whole = epoch.writer is None
         pending, pending_bytes = epoch.pending, epoch.pending_bytes
         try:
             if epoch.pending:
@@ -195,13 +195,16 @@ class WriteVertex(Vertex):
         except OSError as error:
             with contextlib.suppress(OSError):
                 epoch.discard()
-            if not again:
+            if not whole:
                 raise SinkError(
                     f"parquet: {path} could not be written: {error}. Nothing is lost: start the "
                     "flow again with the same checkpointLocation when it can be"
                 ) from error
             epoch.pending, epoch.pending_bytes = pending, pending_bytes
-            raise _again(self._staging, error) from None
+            failure = _again(self._staging, error)
+            if again or not isinstance(error, FileNotFoundError) or failure is error:
+                raise failure from None
+            self._flush(epoch, close, again=True)  # the folder is there again
 
     def onNotify(self, time: Time) -> None:
         epoch = self._open[time.epoch]

@@ -39,6 +39,9 @@ Gate = tuple[int, int, int | None, int]
 """A node closed an epoch at its gate: node, epoch, watermark, wall clock of the cut."""
 
 AGAIN_S = 0.05
+"""So often those who wait for the store try again."""
+LOOK_S = 0.01
+"""So often, while there is work, it is looked for what was put off."""
 LOCAL = -1
 """The peer number of messages that never leave the host."""
 
@@ -81,7 +84,7 @@ class Host:
         self._delays_s: dict[int, float] = {}
         self._held_s: dict[int, float] = {}
         """When nodes that are slowed down may work again."""
-        self._again_s = 0.0
+        self._again_s = self._look_s = 0.0
         self.retries: list[Callable[[], bool]] = []
         """Called now and then, each until it says that it is done."""
         self.on_stray: Callable[[Message], None] | None = None
@@ -213,8 +216,12 @@ class Host:
             self._take(0.0 if worked else self._idle_s())
 
     def _try_again(self) -> None:
-        """Let those who wait for the store try again, now and then."""
+        """Do what was put off; let those who wait for the store try again, now and then."""
         now = time.monotonic()
+        if now < self._look_s:
+            return
+        self._look_s = now + LOOK_S
+        self.retries = [retry for retry in self.retries if not retry()]
         if now < self._again_s:
             return
         self._again_s = now + AGAIN_S
@@ -222,7 +229,6 @@ class Host:
             if runner.stalled:
                 runner.try_again()
                 self.count(runner)
-        self.retries = [retry for retry in self.retries if not retry()]
 
     def _take(self, timeout_s: float) -> None:
         """Move what arrived to the nodes' queues, waiting for it if there is nothing to do."""

@@ -205,7 +205,7 @@ def test_there_is_a_limit_to_what_is_followed(node: Node, monkeypatch: pytest.Mo
 
 # -- flows ---------------------------------------------------------------------------------------
 
-ROWS = 30_000
+ROWS = 60_000
 RATE = 15_000
 
 

@@ -11,6 +11,7 @@ what a message asks for is done before the next one is looked at.
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -72,13 +73,13 @@ log = logging.getLogger(__name__)
 
 UNSAID = 64
 """So many parcels that have come are told of at once, fewer only with others that are settled."""
-TICKS = 8
-"""When it was looked so often all is told, floors rise, and it is looked for what is missing."""
+ALL_S = 0.4
+"""So often all is told, floors rise, and it is looked for what is missing."""
 TOGETHER_BYTES = 1 << 20
 """What is sent together is so much at most, or a single message."""
 LINGER_US = 20_000
 """So long a source gathers rows for a read that would be small."""
-KEPT_BYTES = 128 << 20
+KEPT_BYTES = 96 << 20
 """A source that keeps so much reads on when what it sent is settled; it ends its epochs, though,
 since nothing is settled before."""
 _SIBLINGS = (Share, Shared, Collect, Collected, Introduced)
@@ -117,7 +118,7 @@ class ReplicaAgent:
         self._early: list[tuple[int, int, bytes]] = []
         """What came from others before the controller's word that this host is a member."""
         self._full: set[int] = set()
-        self._ticks = 0
+        self._all_s = 0.0
         self._messages: Counter[int] = Counter()
         self._bytes: Counter[int] = Counter()
         self._roles = {
@@ -443,8 +444,10 @@ class ReplicaAgent:
 
     def _tick(self) -> bool:
         """Now and then: tell what can be told together, and look for what cannot come any more."""
-        self._ticks += 1
-        rarely = self._ticks % TICKS == 0
+        now = time.monotonic()
+        rarely = now >= self._all_s
+        if rarely:
+            self._all_s = now + ALL_S
         for stage, machine in self.machines.items():
             if rarely:
                 self._do(stage, machine.tick())

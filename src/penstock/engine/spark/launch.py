@@ -185,12 +185,23 @@ class HostJob:
             self._on_end(self.host, error)
 
 
+KEEP_MEMORY = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(2 << 30),
+}
+"""Hosts keep freed memory for what comes next: pages that the system has to clear first cost more
+than all the work on the rows in them, and what waits to be settled is always freed a little later
+than new memory is asked for.  Ignored where the C library is not glibc."""
+
+
 @contextmanager
 def _own_workers(context: SparkContext) -> Iterator[None]:
     """Workers with an environment of their own come from a daemon of their own."""
     with _ENVIRONMENT_LOCK:
         before = dict(context.environment)
-        context.environment["PENSTOCK_HOST"] = "1"
+        context.environment.update({**KEEP_MEMORY, **before, "PENSTOCK_HOST": "1"})
         try:
             yield
         finally:
