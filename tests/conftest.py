@@ -1,39 +1,37 @@
 """What all the tests share: the one Spark session that a process can have, handed round."""
 
 from collections.abc import Callable, Iterator
-from itertools import chain, zip_longest
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.engine.spark.session import local_session
+
 TESTS = Path(__file__).parent
 ON_SPARK = ("cluster", "docs", "chaos", "spark")
-LONG = ("unit/engine", "simulation", "property")
+"""Folders of tests that need Spark, in the order in which they run."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each process whole files, and all that needs the cluster to one of them.
+    """Give all that needs Spark to one process, and files that do not to the others.
 
-    What waits for Spark takes turns with what computes, and what is short comes last: so the
-    processes neither all wait nor all compute, and end together.
+    Sessions are kept from test to test that way, and never start side by side: that takes longer
+    than one after the other.
     """
-    groups: dict[str, list[pytest.Item]] = {}
+    order = {TESTS / folder: number for number, folder in enumerate(ON_SPARK)}
+    on_spark: list[tuple[int, pytest.Item]] = []
+    others: list[pytest.Item] = []
     for item in items:
-        group = "cluster" if _is_in(item, ("cluster",)) else item.nodeid.partition("::")[0]
+        found = [number for folder, number in order.items() if item.path.is_relative_to(folder)]
+        group = "spark" if found else item.nodeid.partition("::")[0]
         item.add_marker(pytest.mark.xdist_group(group))
-        groups.setdefault(group, []).append(item)
-    on_spark = [found for found in groups.values() if _is_in(found[0], ON_SPARK)]
-    on_spark.sort(key=lambda found: [_is_in(found[0], (name,)) for name in ON_SPARK], reverse=True)
-    long = [found for found in groups.values() if _is_in(found[0], LONG)]
-    short = [found for found in groups.values() if not _is_in(found[0], (*ON_SPARK, *LONG))]
-    turns = zip_longest(on_spark, long[::2], long[1::2], fillvalue=[])
-    items[:] = chain.from_iterable([*chain.from_iterable(turns), *short])
-
-
-def _is_in(item: pytest.Item, folders: tuple[str, ...]) -> bool:
-    return any(item.path.is_relative_to(TESTS / folder) for folder in folders)
+        if found:
+            on_spark.append((found[0], item))
+        else:
+            others.append(item)
+    items[:] = [item for _, item in sorted(on_spark, key=lambda one: one[0])] + others
 
 
 class SessionSlot:
@@ -69,3 +67,9 @@ def session_slot() -> Iterator[SessionSlot]:
     slot = SessionSlot()
     yield slot
     slot.clear()
+
+
+@pytest.fixture
+def roomy(session_slot: SessionSlot) -> SparkSession:
+    """A session with slots for a host per node."""
+    return session_slot.use("roomy", lambda: local_session("penstock-tests", hosts=8))

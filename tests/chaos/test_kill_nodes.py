@@ -11,15 +11,8 @@ from pyspark.sql import SparkSession
 
 from penstock.bench.chaos import Chaos, torture
 from penstock.bench.recovery import trials_of
-from penstock.engine.spark.session import local_session
 
 WAIT_S = 150
-
-
-@pytest.fixture
-def roomy(session_slot: Any) -> SparkSession:
-    """A session with slots for a host per node."""
-    return session_slot.use("roomy", lambda: local_session("penstock-tests", hosts=8))
 
 
 def test_killed_nodes_restart_alone_and_the_tables_are_right(
