@@ -20,7 +20,7 @@ demo: $(STAMP) ## serve ads for 30 s on a local Spark session, kill five process
 	@$(BIN)/penstock demo adserving --kill 5
 
 test: $(STAMP) ## run all the tests in two processes (PYTEST_ARGS="-n 0 -k time" for some, in one)
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: $(STAMP) ## check format, lint and types
 	@$(BIN)/ruff format --quiet --check . || { echo "run: $(BIN)/ruff format ."; exit 1; }

@@ -1,37 +1,41 @@
 """What all the tests share: the one Spark session that a process can have, handed round."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from xdist.scheduler import LoadFileScheduling
 
 from penstock.engine.spark.session import local_session
 
-TESTS = Path(__file__).parent
-ON_SPARK = ("cluster", "docs", "chaos", "spark")
+ON_SPARK = ("tests/cluster/", "tests/docs/", "tests/chaos/", "tests/spark/")
 """Folders of tests that need Spark, in the order in which they run."""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give all that needs Spark to one process, and files that do not to the others.
+class OneForSpark(LoadFileScheduling):
+    """Gives all that needs Spark to one process, and files that do not to the others.
 
     Sessions are kept from test to test that way, and never start side by side: that takes longer
     than one after the other.
     """
-    order = {TESTS / folder: number for number, folder in enumerate(ON_SPARK)}
-    on_spark: list[tuple[int, pytest.Item]] = []
-    others: list[pytest.Item] = []
-    for item in items:
-        found = [number for folder, number in order.items() if item.path.is_relative_to(folder)]
-        group = "spark" if found else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
-        if found:
-            on_spark.append((found[0], item))
-        else:
-            others.append(item)
-    items[:] = [item for _, item in sorted(on_spark, key=lambda one: one[0])] + others
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if nodeid.startswith(ON_SPARK) else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneForSpark:
+    return OneForSpark(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs Spark takes longest, so it begins first."""
+    turns = {folder: turn for turn, folder in enumerate(ON_SPARK)}
+    last = len(turns)
+    items.sort(
+        key=lambda item: next((t for f, t in turns.items() if item.nodeid.startswith(f)), last)
+    )
 
 
 class SessionSlot:
