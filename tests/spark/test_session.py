@@ -5,9 +5,11 @@ import os
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock import Flow
 from penstock.engine.spark.session import local_session, settings
 from penstock.errors import SessionError
 
@@ -23,6 +25,23 @@ def test_python_workers_come_from_the_warmed_up_daemon(spark: SparkSession) -> N
     assert "penstock.engine.spark.daemon" in daemon
     assert preloaded
     assert zips == []
+
+
+def test_hosts_keep_freed_memory_unless_the_user_has_said_otherwise(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(batch: pa.RecordBatch) -> pa.Array:
+        found = f"{pa.default_memory_pool().backend_name} {os.environ['MALLOC_ARENA_MAX']}"
+        return pa.array([found] * batch.num_rows)
+
+    monkeypatch.setitem(spark.sparkContext.environment, "MALLOC_ARENA_MAX", "2")
+    before = dict(spark.sparkContext.environment)
+    flow = Flow("memory")
+    source = flow.generate(lambda offset, n: pa.record_batch({"n": [0] * n}), rows=10)
+    out = source.withColumn("found", look, pa.string()).keyBy("n").memory()
+    assert flow.start(spark, hosts=2).awaitTermination(60)
+    assert {row["found"] for row in out.toPylist()} == {"system 2"}
+    assert spark.sparkContext.environment == before
 
 
 def test_a_worker_ends_with_its_task(spark: SparkSession) -> None:
