@@ -4,11 +4,14 @@ What the parts are and why they survive in different ways is told in ``penstock.
 and in docs/adserving.md.  Here a small one runs for some seconds, processes of three parts are
 killed on the way, and everything that came out is computed again and compared.
 
-Run it with ``python examples/adserving.py``; ``penstock demo adserving --kill 5`` shows more.
+Run it with ``python examples/adserving.py``, or with other numbers of seconds and of kills, as in
+``python examples/adserving.py 30 6``; ``penstock demo adserving --kill 5`` shows more.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 import tempfile
 from pathlib import Path
 
@@ -27,12 +30,13 @@ def flow() -> Flow:
     return AdServing(SCALE, Ysb.soon(5), folder, "sqlite:///billing.db").flow
 
 
-def main() -> None:
+def main(seconds: str = "14", kills: str = str(KILLS)) -> None:
     """Run to the end and check everything."""
+    scale = dataclasses.replace(SCALE, seconds=float(seconds))
     spark = localSession("ad serving", hosts=HOSTS + 1, conf=CONF)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            result, outcome, ended = adserving(spark, SCALE, Path(folder), HOSTS, KILLS)
+            result, outcome, ended = adserving(spark, scale, Path(folder), HOSTS, int(kills))
     finally:
         spark.stop()
     print({name: value for name, value in result.items() if name not in ("checked", "each")})
@@ -40,7 +44,7 @@ def main() -> None:
     assert outcome.right, outcome
     assert (result["lost"], result["duplicated"]) == (0, 0)
     assert outcome.fits >= 1
-    assert outcome.windows >= SCALE.seconds
+    assert outcome.windows >= scale.seconds
     killed = [kill["part"] for kill in result["each"]]
     assert killed[:1] == ["components"], killed
     for kill in result["each"]:
@@ -51,4 +55,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -30,11 +30,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneForSpark:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs Spark takes longest, so it begins first."""
-    turns = {folder: turn for turn, folder in enumerate(ON_SPARK)}
-    last = len(turns)
+    """What needs Spark takes longest, so it begins first; what is timed comes last."""
+    turns = {folder: turn for turn, folder in enumerate((*ON_SPARK, "tests/", "src/"))}
+    turns = {"tests/unit/engine/": len(turns), **turns}
     items.sort(
-        key=lambda item: next((t for f, t in turns.items() if item.nodeid.startswith(f)), last)
+        key=lambda item: next(t for folder, t in turns.items() if item.nodeid.startswith(folder))
     )
 
 

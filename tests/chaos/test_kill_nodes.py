@@ -31,7 +31,7 @@ def test_killed_nodes_restart_alone_and_the_tables_are_right(
 
 
 def test_cut_connections_restart_nobody(roomy: SparkSession) -> None:
-    result = torture(roomy, Chaos(kills=4, rate=5_000, seconds=10, connections=True))
+    result = torture(roomy, Chaos(kills=4, rate=5_000, seconds=7, connections=True))
     assert 1 <= result["cuts"] <= 4
     assert result["equal"]
     assert (result["restarted"], result["recoveries"]) == (0, 0)
@@ -62,6 +62,10 @@ def test_the_demo_kills_processes_and_every_count_is_right(
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result["lost"], result["duplicated"]) == (0, 0)
+    assert (result["events"], result["events_per_s"]) == (600_000, 100_000)
+    assert result["windows"] in (6, 7)
+    response = result["response_ms"]
+    assert 0 < response["p50"] <= response["p95"] <= response["p99"]
     assert result["kills"] == 1
     assert len(result["recoveries"]) == 1
     for one in result["recoveries"]:

@@ -50,17 +50,6 @@ def one_object(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return json.loads(line)
 
 
-def test_the_demo_prints_one_object_with_every_count_right(tmp_path: Path) -> None:
-    done = penstock("demo", "ysb", "--seconds", "5", "--rate", "200000", "--json", folder=tmp_path)
-    result = one_object(done)
-    assert (result["lost"], result["duplicated"]) == (0, 0)
-    assert result["events"] == 1_000_000
-    assert result["windows"] in (5, 6)
-    assert result["events_per_s"] == 200_000
-    response = result["response_ms"]
-    assert 0 < response["p50"] <= response["p95"] <= response["p99"]
-
-
 def test_a_flow_of_the_users_runs_on_a_cluster_with_options_from_the_command_line(
     cluster: StandaloneCluster, session_slot: Any, tmp_path: Path
 ) -> None:

@@ -46,7 +46,7 @@ def test_example_runs_and_checks_itself(
 @pytest.mark.spark
 def test_the_largest_example_runs_as_a_program(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(LARGEST)],
+        [sys.executable, str(LARGEST), "11", "1"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

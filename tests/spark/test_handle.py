@@ -45,7 +45,8 @@ def flows(query: FlowQuery) -> bool:
     last = query.lastProgress
     if last is None or last.inputRowsPerSecond <= 0 or last.batchId < 0:
         return False
-    return sum(stage["nodes"] for stage in last.stages) == 6
+    ended = [stage["frontier"] for stage in last.stages]
+    return sum(stage["nodes"] for stage in last.stages) == 6 and min(ended) >= 0
 
 
 class Recorder(FlowListener):

@@ -50,6 +50,8 @@ def killed(query: LocalQuery, node: str, number: int) -> None:
         found = query.recoveries
         if len(found) >= number and found[-1]["recovered_us"] is not None:
             return
+        if number > 1 and not query.isActive:
+            return  # this machine is busy: the input was used up before
         time.sleep(0.02)
     pytest.fail(f"{node} has not recovered: {query.recoveries}")
 
@@ -72,8 +74,8 @@ def test_kills_do_no_harm_whatever_the_store_is(
     try:
         for number, victim in enumerate(("aggregate[0]", "numbers[0]", "aggregate[1]"), 1):
             time.sleep(0.4)
-            if number > 1 and not query.isActive:
-                break  # this machine is busy: the input was used up before
+            if not query.isActive:
+                break
             killed(query, victim, number)
         assert query.awaitTermination(WAIT_S)
     finally:

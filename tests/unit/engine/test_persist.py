@@ -97,19 +97,21 @@ def test_epochs_that_nobody_needs_are_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.connectors.epoch_log.SEGMENT_BYTES", 20_000)
-    flow = Flow()
-    out = counted(flow).memory()
-    query = run_local(
-        flow,
-        timeout=WAIT_S,
-        checkpointInterval="100 ms",
-        checkpointLocation=str(tmp_path / "store"),
-    )
-    assert query.exception() is None
-    assert found(out.toPylist()) == expected()
-    shard = tmp_path / "store" / "persist" / "kept_log" / "shard-00000"
-    numbers = sorted(int(path.stem) for path in shard.glob("*.log"))
-    assert numbers[0] > 1  # a segment is 20 kB, and 40,000 rows are 500 kB
+    first = 1
+    for attempt in range(3):  # on a busy machine all may be over before the first checkpoint
+        flow = Flow()
+        out = counted(flow).memory()
+        store = tmp_path / f"store-{attempt}"
+        query = run_local(
+            flow, timeout=WAIT_S, checkpointInterval="100 ms", checkpointLocation=str(store)
+        )
+        assert query.exception() is None
+        assert found(out.toPylist()) == expected()
+        shard = store / "persist" / "kept_log" / "shard-00000"
+        first = min(int(path.stem) for path in shard.glob("*.log"))
+        if first > 1:
+            break
+    assert first > 1  # a segment is 20 kB, and 40,000 rows are 500 kB
 
 
 def test_a_loop_is_persisted_where_it_is_left() -> None:

@@ -426,14 +426,19 @@ def damage_and_kill(query: LocalQuery, node: str) -> None:
 
 
 def test_when_nothing_is_left_the_flow_says_so() -> None:
-    flow = Flow()
-    counted(flow).memory()
-    query = start_local(flow, hosts=3, checkpointInterval="1 second")
-    try:
-        with pytest.raises(PenstockError, match="cannot be recovered"):
+    error: Exception | None = None
+    for _ in range(3):  # on a busy machine the input may be used up before
+        flow = Flow()
+        counted(flow).memory()
+        query = start_local(flow, hosts=3, checkpointInterval="1 second")
+        try:
             damage_and_kill(query, "counts[0]")
-    finally:
-        query.stop()
+        except PenstockError as raised:
+            error = raised
+            break
+        finally:
+            query.stop()
+    assert "cannot be recovered" in str(error)
 
 
 def test_a_stage_that_nobody_listens_to_holds_nobody_up() -> None:
