@@ -31,7 +31,7 @@ def test_killed_nodes_restart_alone_and_the_tables_are_right(
 
 
 def test_cut_connections_restart_nobody(roomy: SparkSession) -> None:
-    result = torture(roomy, Chaos(kills=4, rate=5_000, seconds=7, connections=True))
+    result = torture(roomy, Chaos(kills=4, rate=5_000, seconds=12, connections=True))
     assert 1 <= result["cuts"] <= 4
     assert result["equal"]
     assert (result["restarted"], result["recoveries"]) == (0, 0)

@@ -180,11 +180,11 @@ class Staging:
         with contextlib.suppress(OSError):  # not empty: somebody still writes, or was killed
             (self._staged / "writing").rmdir()
         published = self.committed()
-        for place in self._staged.glob("epoch=*"):
-            found = _EPOCH.match(place.name)
-            if found and published is not None and int(found[1]) <= published:
-                shutil.rmtree(place, ignore_errors=True)
-        with contextlib.suppress(OSError):  # not empty
+        with contextlib.suppress(OSError):  # not empty, or cleared up by somebody else meanwhile
+            for name in os.listdir(self._staged):
+                found = _EPOCH.match(name)
+                if found and published is not None and int(found[1]) <= published:
+                    shutil.rmtree(self._staged / name, ignore_errors=True)
             self._staged.rmdir()
 
     @property
