@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock import Flow
+from penstock import Flow, Replicated
 from penstock.engine.spark.session import local_session, settings
 from penstock.errors import SessionError
 
@@ -27,7 +27,7 @@ def test_python_workers_come_from_the_warmed_up_daemon(spark: SparkSession) -> N
     assert zips == []
 
 
-def test_hosts_keep_freed_memory_unless_the_user_has_said_otherwise(
+def test_hosts_of_replicas_keep_freed_memory_unless_the_user_has_said_otherwise(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look(batch: pa.RecordBatch) -> pa.Array:
@@ -39,7 +39,7 @@ def test_hosts_keep_freed_memory_unless_the_user_has_said_otherwise(
     flow = Flow("memory")
     source = flow.generate(lambda offset, n: pa.record_batch({"n": [0] * n}), rows=10)
     out = source.withColumn("found", look, pa.string()).keyBy("n").memory()
-    assert flow.start(spark, hosts=2).awaitTermination(60)
+    assert flow.start(spark, hosts=2, regime=Replicated()).awaitTermination(60)
     assert {row["found"] for row in out.toPylist()} == {"system 2"}
     assert spark.sparkContext.environment == before
 

@@ -55,7 +55,7 @@ from penstock.engine.spark.host_task import (
     stop_sources,
     take_frontier,
 )
-from penstock.engine.spark.launch import HostJob, Job
+from penstock.engine.spark.launch import KEEP_MEMORY, HostJob, Job
 from penstock.engine.spark.live_plan import LivePlan
 from penstock.engine.spark.membership import Membership
 from penstock.engine.spark.recovery import Recovery
@@ -248,7 +248,8 @@ class Controller(Membership):
 
     def _job(self, task: HostTask) -> Job:
         """What will run a host."""
-        return HostJob(self._spark, task, self._tag, self._job_ended)
+        memory = KEEP_MEMORY if self.replicas is not None else {}
+        return HostJob(self._spark, task, self._tag, self._job_ended, memory)
 
     def stop(self) -> None:
         """Ask for an orderly end."""

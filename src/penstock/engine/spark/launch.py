@@ -27,12 +27,12 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["HostJob", "Job", "awaited_slots", "check_session", "hosts_that_fit"]
+__all__ = ["KEEP_MEMORY", "HostJob", "Job", "awaited_slots", "check_session", "hosts_that_fit"]
 
 log = logging.getLogger(__name__)
 
@@ -154,8 +154,10 @@ class HostJob:
         task: HostTask,
         tag: str,
         on_end: Callable[[int, PenstockError | None], None],
+        environment: Mapping[str, str],
     ) -> None:
         self.host = task.slot
+        self._environment = environment
         self.ended = threading.Event()
         self._context = spark.sparkContext
         self._task = task
@@ -175,7 +177,7 @@ class HostJob:
             context.setLocalProperty("spark.job.description", f"Penstock host {self.host}")
             context.addJobTag(self._tag)
             rdd = context.parallelize([self.host], 1).mapPartitions(self._task)
-            with _own_workers(context):
+            with _own_workers(context, self._environment):
                 rdd._jrdd  # noqa: B018  the function is wrapped, with its environment, here
             rdd.collect()
         except Exception as raised:
@@ -191,17 +193,18 @@ KEEP_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(2 << 30),
 }
-"""Hosts keep freed memory for what comes next: pages that the system has to clear first cost more
-than all the work on the rows in them, and what waits to be settled is always freed a little later
-than new memory is asked for.  Ignored where the C library is not glibc."""
+"""Hosts of replicas keep freed memory for what comes next: what they send is freed when it is
+settled, later than new memory is asked for, and pages that the system has to clear first cost more
+than the work on the rows in them.  Ignored where the C library is not glibc.  Others do not have
+it: with many small batches Arrow's own pool answers sooner."""
 
 
 @contextmanager
-def _own_workers(context: SparkContext) -> Iterator[None]:
+def _own_workers(context: SparkContext, own: Mapping[str, str]) -> Iterator[None]:
     """Workers with an environment of their own come from a daemon of their own."""
     with _ENVIRONMENT_LOCK:
         before = dict(context.environment)
-        context.environment.update({**KEEP_MEMORY, **before, "PENSTOCK_HOST": "1"})
+        context.environment.update({**own, **before, "PENSTOCK_HOST": "1"})
         try:
             yield
         finally:
