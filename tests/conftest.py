@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     turns = {folder: turn for turn, folder in enumerate((*ON_SPARK, "tests/", "src/"))}
     turns = {"tests/unit/engine/": len(turns), **turns}
     items.sort(
-        key=lambda item: next(t for folder, t in turns.items() if item.nodeid.startswith(folder))
+        key=lambda item: next((t for name, t in turns.items() if item.nodeid.startswith(name)), 0)
     )
 
 
