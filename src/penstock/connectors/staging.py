@@ -100,10 +100,7 @@ class Staging:
 
     def join(self) -> None:
         """Take part in the run that was begun last."""
-        try:
-            self.run = json.loads((self.path / "_penstock" / "run.json").read_text())["run"]
-        except (OSError, ValueError, KeyError):
-            self.run = _NO_RUN
+        self.run = self._begun_last()
         try:
             (self._staged / "writing").mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -111,13 +108,17 @@ class Staging:
 
     def still_joined(self) -> bool:
         """Whether the run is still the one that was begun last; makes its folder again if so."""
+        mine = self._begun_last() == self.run
+        if mine:
+            self.join()
+        return mine
+
+    def _begun_last(self) -> str:
         try:
             run = json.loads((self.path / "_penstock" / "run.json").read_text())["run"]
         except (OSError, ValueError, KeyError):
-            return False
-        if run == self.run:
-            self.join()
-        return bool(run == self.run)
+            return _NO_RUN
+        return str(run)
 
     def new_file(self, name: str) -> Path:
         """A file to write, under a name that nobody else uses."""
