@@ -3,9 +3,10 @@
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.setup-done
+MINUTES := 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test soak lint bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +22,9 @@ demo: $(STAMP) ## serve ads for 30 s on a local Spark session, kill five process
 
 test: $(STAMP) ## run all the tests in two processes (PYTEST_ARGS="-n 0 -k time" for some, in one)
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+soak: $(STAMP) ## simulate failures with fresh seeds (MINUTES=10: for ten minutes)
+	@$(BIN)/penstock simulate --minutes $(MINUTES)
 
 lint: $(STAMP) ## check format, lint and types
 	@$(BIN)/ruff format --quiet --check . || { echo "run: $(BIN)/ruff format ."; exit 1; }

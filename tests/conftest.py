@@ -4,38 +4,54 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from pyspark.sql import SparkSession
 from xdist.scheduler import LoadFileScheduling
 
 from penstock.engine.spark.session import local_session
 
-ON_SPARK = ("tests/cluster/", "tests/docs/", "tests/chaos/", "tests/spark/")
-"""Folders of tests that need Spark, in the order in which they run."""
+settings.register_profile("busy", deadline=None)  # machines are shared: no example is timed
+settings.load_profile("busy")
+
+GROUPS = {
+    "tests/cluster/": "cluster",
+    "tests/docs/test_examples.py": "cluster",
+    "tests/chaos/test_kill_nodes.py": "cluster",
+    "tests/chaos/test_damage.py": "damage",
+    "tests/chaos/test_random.py": "random",
+    "tests/chaos/": "session",
+    "tests/spark/": "session",
+}
+"""Tests that share a Spark session run in one process, one group in each.
+
+One group needs a cluster or a roomy session, another an ordinary one; the rest needs none.
+"""
+
+FIRST = (*GROUPS, "tests/local/", "tests/docs/", "tests/simulation/", "tests/property/")
+"""What takes longest begins first, so that the processes end together."""
 
 
-class OneForSpark(LoadFileScheduling):
-    """Gives all that needs Spark to one process, and files that do not to the others.
-
-    Sessions are kept from test to test that way, and never start side by side: that takes longer
-    than one after the other.
-    """
+class Grouped(LoadFileScheduling):
+    """Gives a process all the tests that share a session, and otherwise whole files."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "spark" if nodeid.startswith(ON_SPARK) else super()._split_scope(nodeid)
+        if nodeid.startswith("tests/docs/test_pages.py"):
+            return nodeid  # each page is a program of its own
+        group = next((group for name, group in GROUPS.items() if nodeid.startswith(name)), None)
+        return group or super()._split_scope(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneForSpark:
-    return OneForSpark(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Grouped:
+    return Grouped(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs Spark takes longest, so it begins first; what is timed comes last."""
-    turns = {folder: turn for turn, folder in enumerate((*ON_SPARK, "tests/", "src/"))}
-    turns = {"tests/unit/engine/": len(turns), **turns}
-    items.sort(
-        key=lambda item: next((t for name, t in turns.items() if item.nodeid.startswith(name)), 0)
-    )
+    def turn(item: pytest.Item) -> int:
+        places = (place for place, name in enumerate(FIRST) if item.nodeid.startswith(name))
+        return next(places, len(FIRST))
+
+    items.sort(key=turn)
 
 
 class SessionSlot:

@@ -6,10 +6,10 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from penstock import errors, functions
-from penstock.core.time import Time
-from penstock.flow import Flow, GroupedStream, Loop, Stream
-from penstock.regimes import (
+from penstock import errors
+from penstock.api import functions
+from penstock.api.flow import Flow, GroupedStream, Loop, Stream
+from penstock.api.regimes import (
     Batch,
     Causal,
     Eager,
@@ -18,7 +18,8 @@ from penstock.regimes import (
     Lazy,
     Replicated,
 )
-from penstock.vertex import Vertex
+from penstock.api.vertex import Vertex
+from penstock.core.time import Time
 
 if _TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,6 +18,7 @@
     │   ├── NotWrittenError         a sink could not write, and wants to be asked again
     │   └── HostLostError           a host's process ended
     └── InvariantError              our bug: the node stops and carries its history
+        └── ContradictionError      known steps that no single order of inputs explains
 
 Every error has a ``condition`` in UPPER_SNAKE and ``parameters``, as PySpark's have, and a message
 that says what happened, where, and what to do.  Errors cross process borders as plain dicts
@@ -171,6 +172,12 @@ class InvariantError(PenstockError):
     """A bug of Penstock's own; ``parameters["history"]`` says how it came about."""
 
     condition = "INVARIANT"
+
+
+class ContradictionError(InvariantError):
+    """What others know of a node's steps cannot all be repeated in one order."""
+
+    condition: ClassVar[str] = "CONTRADICTION"
 
 
 def require(holds: bool, message: str, **parameters: Any) -> None:

@@ -23,10 +23,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import Flow
-from penstock import functions as F
+from penstock.api import functions as F
+from penstock.api.vertex import Time, Vertex
 from penstock.errors import InvariantError, PenstockError
 from penstock.testing.local import run_local, start_local
-from penstock.vertex import Time, Vertex
 
 ROWS = 10_000
 RATE = 5_000
@@ -131,7 +131,8 @@ def copied(crashed: Path, to: Path) -> Path:
 
 def go_on(folder: Path) -> None:
     """A new run, without limit to its rate, to the end of the input."""
-    run_local(build(folder, None), timeout=RUN_S, **options(folder))
+    moved = {"acceptTargets": ["parquet", "parquet_2"]}
+    run_local(build(folder, None), timeout=RUN_S, **options(folder), **moved)
 
 
 def flip(path: Path, at: float, bit: int = 3) -> None:

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from penstock import Flow
 from penstock.cli.drill import Drill
-from penstock.engine.control import find_driver
+from penstock.engine.driver.command_channel import find_driver
 from penstock.testing.processes import hosts_of, wait_gone, wait_until
 
 

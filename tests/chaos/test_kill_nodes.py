@@ -9,16 +9,25 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.bench import chaos
 from penstock.bench.chaos import Chaos, torture
 from penstock.bench.recovery import trials_of
 
 WAIT_S = 150
 
 
+def measure_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The normal response time is a figure of the benchmark; a short look at it will do here."""
+    monkeypatch.setattr(chaos, "LEAD_S", 1.0)
+    monkeypatch.setattr(chaos, "NORMAL_S", 1.5)
+
+
 def test_killed_nodes_restart_alone_and_the_tables_are_right(
-    roomy: SparkSession, at_length: bool
+    roomy: SparkSession, at_length: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kills, seconds = (14, 99) if at_length else (2, 18)
+    kills, seconds = (14, 99) if at_length else (1, 14)
+    if not at_length:
+        measure_briefly(monkeypatch)
     result = torture(roomy, Chaos(kills=kills, rate=5_000, seconds=seconds))
     assert 1 <= result["kills"] <= kills  # a busy machine runs out of input before
     assert (result["lost"], result["duplicated"], result["disordered"]) == (0, 0, 0)
@@ -30,7 +39,10 @@ def test_killed_nodes_restart_alone_and_the_tables_are_right(
         assert one["recovery_s"] is not None
 
 
-def test_cut_connections_restart_nobody(roomy: SparkSession) -> None:
+def test_cut_connections_restart_nobody(
+    roomy: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure_briefly(monkeypatch)
     result = torture(roomy, Chaos(kills=4, rate=5_000, seconds=12, connections=True))
     assert 1 <= result["cuts"] <= 4
     assert result["equal"]
@@ -51,7 +63,7 @@ def test_the_demo_kills_processes_and_every_count_is_right(
     session_slot: Any, tmp_path: Path
 ) -> None:
     session_slot.clear()
-    words = ["demo", "ysb", "--seconds", "6", "--rate", "100000", "--kill", "1", "--json"]
+    words = ["demo", "ysb", "--seconds", "5", "--rate", "100000", "--kill", "1", "--json"]
     done = subprocess.run(
         [sys.executable, "-c", "from penstock.cli import main; main()", *words],
         cwd=tmp_path,
@@ -62,8 +74,8 @@ def test_the_demo_kills_processes_and_every_count_is_right(
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result["lost"], result["duplicated"]) == (0, 0)
-    assert (result["events"], result["events_per_s"]) == (600_000, 100_000)
-    assert result["windows"] in (6, 7)
+    assert (result["events"], result["events_per_s"]) == (500_000, 100_000)
+    assert result["windows"] in (5, 6)
     response = result["response_ms"]
     assert 0 < response["p50"] <= response["p95"] <= response["p99"]
     assert result["kills"] == 1

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.engine.store import BoundaryLog
+from penstock.engine.store.flow_store import BoundaryLog
 from penstock.testing.processes import DriverScript, wait_until
 
-FILES, FILE_ROWS, SHARDS = 40, 2_500, 2
-NEW_EPOCHS = 6
+FILES, FILE_ROWS, SHARDS = 24, 2_500, 2
+NEW_EPOCHS = 4
 """How many epochs each run may publish before it is interrupted."""
 
 PIPELINE = """

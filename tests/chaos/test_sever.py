@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import Flow
-from penstock import functions as F
+from penstock.api import functions as F
 from penstock.testing.processes import wait_until
 
 
@@ -17,7 +17,7 @@ def test_cut_connections_are_made_again_and_nothing_is_lost_or_doubled(
     spark: SparkSession, at_length: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "penstock")
-    seconds = 20 if at_length else 5
+    seconds = 20 if at_length else 3
     rate = 500_000
     rows = rate * seconds
 

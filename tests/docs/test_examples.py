@@ -15,7 +15,7 @@ import penstock
 from penstock import Flow
 from penstock.cli.run import load_flow
 from penstock.engine.spark import session
-from penstock.physical import physical_plan
+from penstock.planning.physical import physical_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

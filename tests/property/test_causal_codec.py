@@ -11,7 +11,7 @@ from penstock.core.causal.diffs import Link
 from penstock.core.causal.logs import Fact
 from penstock.core.causal.reports import Cut, Report, Saved, Start, Stored, Target
 from penstock.core.causal.times import END
-from penstock.core.machine.recovery import Record
+from penstock.core.control.recovery import Record
 from penstock.errors import InvariantError
 
 nodes = st.integers(0, 9)

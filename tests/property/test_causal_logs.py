@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from penstock.core.causal.clocks import Position
 from penstock.core.causal.logs import Bundle, Part, PayloadLog
-from penstock.core.machine.messages import DATA, MARK
+from penstock.core.node.messages import DATA, MARK
 from penstock.core.time import Time
 
 CHILD = 7

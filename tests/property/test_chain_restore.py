@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import Flow
-from penstock import functions as F
+from penstock.api import functions as F
+from penstock.api.flow import Stream
+from penstock.api.vertex import Vertex
 from penstock.core.causal.reports import Report
-from penstock.core.machine.causal_effects import Checkpoint
+from penstock.core.node.causal_effects import Checkpoint
 from penstock.core.time import Time
-from penstock.engine.chain import ChainRunner
-from penstock.engine.durable import NodeStore, fence, segments
-from penstock.flow import Stream
-from penstock.physical import PhysicalPlan, physical_plan
-from penstock.vertex import Vertex
+from penstock.engine.host.chain import ChainRunner
+from penstock.engine.store.durable import NodeStore, fence, segments
+from penstock.planning.physical import PhysicalPlan, physical_plan
 
 ROWS = pa.schema(
     {"k": pa.string(), "t": pa.timestamp("us"), "n": pa.int64(), "x": pa.float64(), "i": pa.int64()}

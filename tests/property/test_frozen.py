@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.time import Time
-from penstock.engine.frozen import freeze, freeze_attributes, thaw
+from penstock.engine.store.state_codec import freeze, freeze_attributes, thaw
 from penstock.errors import FunctionError
 
 keys = st.one_of(

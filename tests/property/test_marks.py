@@ -5,15 +5,17 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.machine.messages import MARK, Complete, Message
-from penstock.core.machine.node import NodeMachine
-from penstock.core.progress.marks import WATERMARK_IDLE, Completion, MarkAligner
+from penstock.core.node.messages import MARK, Complete, Message
+from penstock.core.node.node import NodeMachine
+from penstock.core.node.options import Wiring
+from penstock.core.progress.marks import WATERMARK_END, WATERMARK_IDLE, Completion, MarkAligner
 from penstock.core.time import Time
 
 Marks = list[tuple[int, int | None]]
 
+ends = st.sampled_from([WATERMARK_IDLE, WATERMARK_END])
 marks: st.SearchStrategy[Marks] = st.lists(
-    st.tuples(st.integers(0, 12), st.none() | st.just(WATERMARK_IDLE) | st.integers(0, 99)),
+    st.tuples(st.integers(0, 12), st.none() | ends | st.integers(0, 99)),
     max_size=6,
     unique_by=lambda mark: mark[0],
 ).map(lambda found: sorted(found, key=lambda mark: mark[0]))
@@ -31,6 +33,8 @@ def reference(senders: Sequence[Marks]) -> list[Completion]:
             before = [watermark for e, watermark in own if e <= epoch]
             watermarks.append(before[-1] if before else None)
         busy = [w for w in watermarks if w is not None and w != WATERMARK_IDLE]
+        if WATERMARK_IDLE in watermarks:  # who has ended is not one to go on with
+            busy = [w for w in busy if w != WATERMARK_END]
         if busy and None not in watermarks:
             reached_us = max(min(busy), min(busy) if reached_us is None else reached_us)
         completions.append(Completion(epoch, reached_us))
@@ -65,7 +69,7 @@ def test_a_node_reports_the_same_with_repeated_messages_between(
     case: tuple[list[Marks], list[int]],
 ) -> None:
     senders, turns = case
-    machine = NodeMachine(9, {0: list(range(len(senders)))}, [])
+    machine = NodeMachine(Wiring(9, {0: list(range(len(senders)))}))
     left = [list(own) for own in senders]
     numbers = [0] * len(senders)
     found = []

@@ -28,8 +28,8 @@ from penstock.testing.plan import brute_force, expected_recovery, spent
 
 CLOSE = 1e-9
 
-calm = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-brief = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+calm = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+brief = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def numbers(low: float, high: float, zero: bool) -> st.SearchStrategy[float]:

@@ -16,7 +16,7 @@ from penstock.testing.rollback_cases import EPOCHS, ITERATIONS, LOOP, RollbackCa
 seeds = st.integers(0, 2**32)
 
 
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=800, deadline=None)
 @given(st.integers(1, 5), seeds)
 def test_the_solver_equals_the_brute_force_maximum(nodes: int, seed: int) -> None:
     graph, kept = RollbackCases(Random(seed)).draw(nodes)
@@ -25,7 +25,7 @@ def test_the_solver_equals_the_brute_force_maximum(nodes: int, seed: int) -> Non
     assert consistent(graph, kept, found.choices)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.integers(1, 5), seeds)
 def test_without_witnesses_too(nodes: int, seed: int) -> None:
     graph, kept = RollbackCases(Random(seed), witnesses=False, offers=4).draw(nodes)
@@ -40,7 +40,7 @@ def test_the_larger_of_two_consistent_choices_is_consistent(nodes: int, seed: in
         assert consistent(graph, kept, tuple(map(max, one, other)))
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.integers(2, 30), seeds)
 def test_the_result_does_not_depend_on_the_order_of_nodes_and_edges(nodes: int, seed: int) -> None:
     random = Random(seed)
@@ -78,7 +78,7 @@ def test_nothing_rolls_back_when_nobody_failed(nodes: int, seed: int) -> None:
     assert solve(graph, kept).rolled_back == ()
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.integers(1, 12), seeds)
 def test_more_failures_never_keep_more(nodes: int, seed: int) -> None:
     random = Random(seed)

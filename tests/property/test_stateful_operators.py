@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import functions as F
+from penstock.api import functions as F
 from penstock.operators.aggregate import RunningAggregate
 from penstock.operators.distinct import Distinct
 from penstock.operators.join import Join
@@ -54,7 +54,7 @@ def null_last(*values):
     return tuple((value is None, value) for value in values)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     histories(st.tuples(st.lists(lefts, max_size=8), st.lists(rights, max_size=8))),
     st.sampled_from(["inner", "left"]),
@@ -64,7 +64,7 @@ def null_last(*values):
 def test_join_equals_the_model_in_every_schedule(history, how, within, seed):
     epochs, marks = history
     operator = Join(["k"], how, within, "t", "u")
-    (schema,) = operator.output_schemas([LEFT, RIGHT])
+    schemas = operator.output_schemas([LEFT, RIGHT])
     expected = {}
     for epoch, pairs in enumerate(reference.join(epochs, marks, within, how, ("t", "u"))):
         made = [
@@ -88,14 +88,16 @@ def test_join_equals_the_model_in_every_schedule(history, how, within, seed):
     }
     assert found == expected
     assert wire_bytes(runs[0]) == wire_bytes(runs[1]) == wire_bytes(runs[2])
-    assert all(b.schema == schema for sent in runs[0].tables.values() for b in sent)
+    assert all(b.schema == schemas[p] for (p, _), sent in runs[0].tables.items() for b in sent)
     spread = scattered(operator, inputs, marks, seed=seed, shards=3, key=of_key)
+    late = sum(len(sent) for port in (1, 2) for _, sent in runs[0].rows(port))
+    assert late == sum(runs[0].counters.get(f"rows_{why}", 0) for why in ("late", "without_time"))
     assert [(e, sorted(map(repr, sent))) for e, sent in spread.rows()] == [
         (e, sorted(map(repr, sent))) for e, sent in runs[0].rows()
     ]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     histories(st.lists(rows, max_size=10)),
     st.sampled_from([None, 0, 5, 20]),
@@ -123,7 +125,7 @@ def test_distinct_equals_the_model_in_every_schedule(history, within, columns, s
     assert wire_bytes(runs[0]) == wire_bytes(runs[1]) == wire_bytes(runs[2])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     histories(st.lists(rows, max_size=10)),
     st.sampled_from([["k"], ["k", "n"], ["x"], []]),

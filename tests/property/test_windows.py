@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import functions as F
-from penstock.functions import Window
+from penstock.api import functions as F
+from penstock.api.functions import Window
 from penstock.operators.window import WindowAggregate
 from penstock.testing import reference_operators as reference
 from penstock.testing.scatter import scattered, wire_bytes
@@ -88,7 +88,7 @@ def by_identity(row):
     return repr(sorted(row.items(), key=lambda item: item[0]))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     histories(),
     st.sampled_from([(10, 10), (10, 5), (10, 4), (7, 3), (30, 10), (5, 1)]),
@@ -126,7 +126,7 @@ def test_windows_equal_the_model_in_every_schedule(history, shape, start, latene
     assert all(one.counters.get("rows_late", 0) == count for one in outcomes)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     histories(),
     st.sampled_from([3, 10, 40]),
@@ -158,7 +158,7 @@ def test_sessions_equal_the_model_in_every_schedule(history, gap, lateness, keys
 
 
 @pytest.mark.parametrize("kind", ["tumbling", "sliding", "session"])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(history=histories(), seed=st.integers(0, 1000), shards=st.integers(1, 4))
 def test_shards_and_restarts_change_nothing(kind, history, seed, shards):
     epochs, marks = history

@@ -32,6 +32,8 @@ MIXED = {
     "a completion that nobody knows stays before rows that came after its marks": (40146,),
     "where all start together, who is ahead keeps what the last one has": (8685,),
     "an epoch that no source has cut is no sign of a lost log": (1800,),
+    "rows of a later epoch do not end the ones before": (988205, 989493),
+    "rows that go round a loop were let in before a hold": (988296,),
     "a rollback that the controller did not live to record is none": (5161,),
 }
 
@@ -45,7 +47,7 @@ MIXED = {
     ],
 )
 def test_scenario(seed: int) -> None:
-    outcome = run_seed(seed, mixed=False)
+    outcome = run_seed(f"layers:{seed}")
     assert outcome.violation is None
 
 
@@ -54,5 +56,10 @@ def test_scenario(seed: int) -> None:
     [pytest.param(seed, id=f"{name}-{seed}") for name, seeds in MIXED.items() for seed in seeds],
 )
 def test_scenario_of_mixed_regimes(seed: int) -> None:
-    outcome = run_seed(seed, mixed=True)
+    outcome = run_seed(f"layers:mixed:{seed}")
+    assert outcome.violation is None
+
+
+def test_a_log_whose_floor_has_an_epoch_serves_no_child_before_it() -> None:
+    outcome = run_seed("planned:753770043")
     assert outcome.violation is None

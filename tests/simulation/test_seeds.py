@@ -7,21 +7,28 @@ import typer
 from typer.testing import CliRunner
 
 from penstock.cli.simulate import simulate
-from penstock.testing.simulator.faults import FAULTS, ROLLBACK
+from penstock.errors import SettingsError
+from penstock.testing.simulator.cases import LAYOUTS, SWITCHES, Case
+from penstock.testing.simulator.faults import ALL_FAULTS, CONTRADICTION
 from penstock.testing.simulator.guarantees import GUARANTEES
 from penstock.testing.simulator.regimes import REGIMES
 from penstock.testing.simulator.run import run_many, run_seed
 
 
 def test_no_invariant_breaks_in_a_few_hundred_runs() -> None:
-    result = run_many(seed=1, runs=400)
+    result = run_many(seed=1, runs=200)
     assert result["violations"] == 0, result["failed"]
-    assert result["runs"] == 400
-    assert {*FAULTS, ROLLBACK, "stale"} == set(result["faults"])
-    assert all(count > 0 for count in result["faults"].values())
-    assert set(REGIMES) == set(result["regimes"])
+    assert result["runs"] == 200
+    assert set(result["faults"]) == set(ALL_FAULTS)
+    assert all(count > 0 for what, count in result["faults"].items() if what != CONTRADICTION)
+    assert {*REGIMES, "replicated"} == set(result["regimes"])
     assert all(count > 0 for count in result["regimes"].values())
     assert {*GUARANTEES, "exactly-once"} == set(result["guarantees"])
+
+
+def test_flows_with_two_loops_recover_like_others() -> None:
+    result = run_many(seed=1, runs=40, draw=Case(0, "two_loops").at)
+    assert result["violations"] == 0, result["failed"]
 
 
 @pytest.mark.parametrize(
@@ -36,7 +43,7 @@ def test_no_invariant_breaks_in_a_few_hundred_runs() -> None:
     ],
 )
 def test_flows_that_promise_less(seed: int) -> None:
-    outcome = run_seed(seed, mixed=False, promised=True)
+    outcome = run_seed(f"layers:promised:{seed}")
     assert outcome.violation is None
 
 
@@ -47,6 +54,19 @@ def test_the_command_simulates_replicas(app: typer.Typer) -> None:
     assert found["runs"] == 20
     assert found["violations"] == 0
     assert found["faults"]["crash"] > 0
+
+
+def test_names_say_every_switch_of_a_run() -> None:
+    drawn = [Case.drawn(seed) for seed in range(300)]
+    assert all(Case.parse(str(case)) == case for case in drawn)
+    assert {case.layout for case in drawn} == {*LAYOUTS} - {"fan_out"}
+    assert all(any(getattr(case, switch) for case in drawn) for switch in SWITCHES)
+
+
+@pytest.mark.parametrize("name", ["852", "layers:rougher:852", "circles:1", "layers:-1"])
+def test_what_names_no_run_is_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match="names no run"):
+        Case.parse(name)
 
 
 @pytest.mark.parametrize("seed", [3, 77])
@@ -75,7 +95,7 @@ def test_the_command_prints_one_json_object(app: typer.Typer) -> None:
 
 
 def test_the_command_prints_a_trace(app: typer.Typer) -> None:
-    result = CliRunner().invoke(app, ["--seed", "5", "--trace"])
+    result = CliRunner().invoke(app, ["--seed", "layers:5", "--trace"])
     assert result.exit_code == 0
     assert result.stdout.startswith("node 0: source")
     assert "completes epoch 0" in result.stdout

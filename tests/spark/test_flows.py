@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as SF
 
 from penstock import Flow, Time, Vertex
-from penstock import functions as F
+from penstock.api import functions as F
 from penstock.engine.spark.session import local_session
 
 # The hosts cannot import this module: what the flows below refer to travels by value.

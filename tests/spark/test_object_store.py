@@ -8,7 +8,7 @@ from pyarrow import fs
 from pyspark.sql import SparkSession
 
 from penstock import Flow
-from penstock import functions as F
+from penstock.api import functions as F
 from penstock.testing.processes import wait_until
 
 ROWS = 45_000

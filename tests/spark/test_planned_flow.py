@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from penstock import Flow
-from penstock import functions as F
+from penstock.api import functions as F
 from penstock.core.plan import Plan
 from penstock.errors import TransientError
 

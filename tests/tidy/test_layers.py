@@ -1,6 +1,8 @@
 """Who may import whom: the core is pure, and Spark stays at its border."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,6 +103,20 @@ def _reason(found: Import) -> str | None:
             return "the wire does not know the engine"
     if is_within(found.importer, "penstock.operators") and found.within("penstock.engine"):
         return "operators do not know the engine"
+    if is_within(found.importer, "penstock.operators") and found.within("penstock.connectors"):
+        return "operators do not know connectors"
+    if is_within(found.importer, "penstock.connectors") and found.within("penstock.engine"):
+        return "connectors do not know the engine"
+    if is_within(found.importer, "penstock.storage") and found.within("penstock.engine"):
+        return "storage does not know the engine"
+    if is_within(found.importer, "penstock.bench") and found.within("penstock.cli"):
+        return "benchmarks do not know the commands that run them"
+    if is_within(found.importer, "penstock.engine.host", "penstock.engine.driver") and found.within(
+        "penstock.engine.spark"
+    ):
+        return "hosts and driver run without Spark, too"
+    if is_within(found.importer, "penstock.engine.host") and found.within("penstock.engine.driver"):
+        return "hosts do not know the driver's modules"
     if found.within(*SPARK) and not is_within(found.importer, *MAY_IMPORT_SPARK):
         return "Spark stays behind penstock.engine.spark"
     return None
@@ -152,9 +168,46 @@ def test_spark_outside_its_border_is_found(tmp_path: Path) -> None:
     assert len(broken_layers(tmp_path)) == 3
 
 
+def test_a_benchmark_that_imports_a_command_is_found(tmp_path: Path) -> None:
+    write(tmp_path, "penstock/bench/a.py", "from penstock.cli.output import print_json\n")
+    write(tmp_path, "penstock/cli/bench.py", "from penstock.bench.a import run\n")
+    assert [problem.split(":")[0] for problem in broken_layers(tmp_path)] == ["penstock.bench.a"]
+
+
+def test_a_host_or_driver_that_knows_spark_is_found(tmp_path: Path) -> None:
+    write(tmp_path, "penstock/engine/host/a.py", "from pyspark import TaskContext\n")
+    write(tmp_path, "penstock/engine/driver/b.py", "from penstock.engine.spark import launch\n")
+    write(tmp_path, "penstock/engine/host/c.py", "from penstock.engine.driver import query\n")
+    write(tmp_path, "penstock/engine/driver/d.py", "from penstock.engine.host import task\n")
+    assert [problem.split(":")[0] for problem in broken_layers(tmp_path)] == [
+        "penstock.engine.driver.b",
+        "penstock.engine.host.a",
+        "penstock.engine.host.c",
+    ]
+
+
 def test_spark_at_its_border_or_as_a_type_is_accepted(tmp_path: Path) -> None:
     types = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pyspark\n"
     write(tmp_path, "penstock/flow.py", types)
     write(tmp_path, "penstock/engine/spark/launch.py", "import pyspark\n")
     write(tmp_path, "penstock/errors.py", "import pyspark\n")
     assert broken_layers(tmp_path) == []
+
+
+def test_a_flow_in_threads_imports_no_spark(source: Path) -> None:
+    program = f"""
+import sys
+sys.path.insert(0, {str(source)!r})
+import pyarrow as pa
+from penstock import Flow
+from penstock.testing.local import run_local
+flow = Flow()
+numbers = flow.memory(pa.schema({{"n": pa.int64()}}))
+even = numbers.filter("n % 2 = 0").memory()
+numbers.push([{{"n": 1}}, {{"n": 2}}])
+run_local(flow)
+assert even.toPylist() == [{{"n": 2}}]
+assert not {{"pyspark", "py4j"}} & set(sys.modules), "Spark was imported"
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

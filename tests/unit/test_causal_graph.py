@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from penstock import Flow
-from penstock import functions as F
-from penstock.causal_graph import causal_graph, loop_units
+from penstock.api import functions as F
+from penstock.api.flow import Stream
+from penstock.api.vertex import Vertex
 from penstock.core.causal.graph import Kind
-from penstock.flow import Stream
 from penstock.library.graphs import connected_components
-from penstock.physical import PhysicalPlan, physical_plan
-from penstock.vertex import Vertex
+from penstock.planning.causal_graph import causal_graph, loop_units
+from penstock.planning.physical import PhysicalPlan, physical_plan
 
 SCHEMA = pa.schema({"n": pa.int64(), "k": pa.string(), "t": pa.timestamp("us")})
 
@@ -101,12 +101,14 @@ def test_the_nodes_of_a_loop_are_one_unit() -> None:
     assert set(graph.parents[sink]) == set(inside)
 
 
-def test_loops_that_are_not_joined_are_units_of_their_own() -> None:
+@pytest.mark.parametrize("joined", [False, True])
+def test_every_loop_that_is_in_no_other_is_a_unit_of_its_own(joined: bool) -> None:
     edges = pa.schema({"a": pa.int64(), "b": pa.int64()})
 
     def build(flow: Flow) -> None:
         rows = source(flow, edges)
-        connected_components(rows, name="one").memory(name="first")
-        connected_components(rows, name="two").memory(name="second")
+        first = connected_components(rows, name="one")
+        first.memory(name="first")
+        connected_components(first if joined else rows, name="two").memory(name="second")
 
     assert len(set(loop_units(planned(build)).values())) == 2

@@ -4,10 +4,10 @@ import pyarrow as pa
 import pytest
 
 from penstock import Flow
-from penstock import functions as F
-from penstock.explain import explain, explain_plan
-from penstock.physical import physical_plan
-from penstock.regimes import Causal, Lazy, Regime
+from penstock.api import functions as F
+from penstock.api.regimes import Causal, Lazy, Regime
+from penstock.planning.explain import explain, explain_plan
+from penstock.planning.physical import physical_plan
 
 SCHEMA = pa.schema({"n": pa.int64(), "k": pa.string(), "t": pa.timestamp("us")})
 

@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock import Flow
-from penstock import functions as F
+from penstock.api import functions as F
+from penstock.api.flow import Stream
+from penstock.api.vertex import Vertex
 from penstock.errors import GraphError, PenstockError, SchemaError, SettingsError
-from penstock.flow import Stream
-from penstock.vertex import Vertex
 
 SCHEMA = pa.schema({"n": pa.int64(), "k": pa.string(), "t": pa.timestamp("us")})
 

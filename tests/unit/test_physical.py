@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 from penstock import Flow
-from penstock import functions as F
+from penstock.api import functions as F
+from penstock.api.flow import Stream
+from penstock.api.regimes import Lazy
+from penstock.api.vertex import Time, Vertex
 from penstock.errors import GraphError, SettingsError
-from penstock.flow import Stream
 from penstock.operators.base import Forward, Hash, Single
-from penstock.physical import PhysicalPlan, physical_plan
-from penstock.regimes import Lazy
-from penstock.vertex import Time, Vertex
+from penstock.planning.physical import PhysicalPlan, physical_plan
 
 SCHEMA = pa.schema({"n": pa.int64(), "k": pa.string(), "t": pa.timestamp("us")})
 

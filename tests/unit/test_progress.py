@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 
 from penstock import Flow
+from penstock.api.progress import FlowProgress, progress_of
+from penstock.core.control.figures import NodeFigures
 from penstock.core.progress.marks import EPOCH_END, WATERMARK_END
-from penstock.physical import PhysicalPlan, physical_plan
-from penstock.progress import FlowProgress, progress_of
+from penstock.planning.physical import PhysicalPlan, physical_plan
 
 NOW = datetime(2024, 5, 1, tzinfo=UTC)
 
@@ -26,21 +27,21 @@ def plan() -> PhysicalPlan:
     return physical_plan(flow, 2)
 
 
-def figures(epoch: int = 3, **changed: Any) -> dict[str, Any]:
-    return {
-        "rows_in": 10,
-        "rows_out": 5,
-        "busy_ns": 500_000_000,
-        "epoch": epoch,
-        "watermark_us": 7,
-        "queued_bytes": 1,
-        "counters": {"keyed.seen": 2},
-        "counters_of_loops": [],
-    } | changed
+def figures(epoch: int = 3, **changed: Any) -> NodeFigures:
+    usual = NodeFigures(
+        rows_in=10,
+        rows_out=5,
+        busy_ns=500_000_000,
+        epoch=epoch,
+        watermark_us=7,
+        queued_bytes=1,
+        counters={"keyed.seen": 2},
+    )
+    return usual._replace(**changed)
 
 
 def report(
-    nodes: dict[int, dict[str, Any]],
+    nodes: dict[int, NodeFigures],
     before: FlowProgress | None = None,
     at: datetime = NOW,
     committed: int = 3,

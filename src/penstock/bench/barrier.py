@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.api.flow import Flow
+from penstock.api.vertex import Vertex
 from penstock.core.time import Time
+from penstock.engine.host.tuning import Tuning
 from penstock.engine.spark.session import local_session
-from penstock.engine.tuning import Tuning
-from penstock.flow import Flow
-from penstock.vertex import Vertex
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

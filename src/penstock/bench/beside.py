@@ -2,11 +2,11 @@
 
 The same job is timed without a flow and beside one, in turn; so a disturbance of the machine meets
 both.  Then it runs again, and a host of the flow is killed in the middle of it: with a host
-standing by, nobody waits for a task slot.  Without one Spark starts a new host as soon as one of
+standing by, no node waits for a task slot.  Without one Spark starts a new host as soon as one of
 the job's tasks is over: a host has a FAIR pool of its own, which goes first while it has no task.
 
 A flow is back when probes take at most twice as long again as the slowest of a hundred while the
-job runs and nobody is killed.
+job runs and no host is killed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.bench.chaos_flow import ChaosFlow
-from penstock.cli.output import errors
 from penstock.engine.spark.session import local_session
 from penstock.errors import TransientError
+from penstock.terminal import stderr
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.engine.spark.query import FlowQuery
+    from penstock.engine.driver.query import FlowQuery
 
 __all__ = ["bench_beside", "beside"]
 
@@ -82,7 +82,7 @@ def beside(spark: SparkSession, rounds: int, rows: int = ROWS, standby: int = 1)
             finally:
                 flow.probe.stop()
                 query.stop()
-        errors.print(
+        stderr.print(
             f"round {number + 1}: alone {alone[-1]:.2f} s, beside {together[-1]:.2f} s, "
             f"back {back[-1]:.2f} s after a kill",
             highlight=False,

@@ -1,6 +1,6 @@
 """``penstock chaos``: kill real processes of a running flow, one after another, and check.
 
-After each kill three things are asked.  Does everybody else go on (same process, same
+After each kill three things are asked.  Does every other node go on (same process, same
 incarnation)?  How long was the flow held up: from the signal until probes that are sent every 10 ms
 take at most twice their normal p99 again?  And at the end: do the published tables hold exactly
 what the events say (:mod:`penstock.bench.chaos_flow`)?
@@ -23,15 +23,15 @@ import numpy as np
 
 from penstock.bench.chaos_flow import ChaosFlow
 from penstock.bench.chaos_freeze import FREEZE_S, freeze_hosts, freeze_summary
-from penstock.cli.output import errors
 from penstock.engine.spark.session import local_session
 from penstock.errors import TransientError
+from penstock.terminal import stderr
 from penstock.testing.cluster import StandaloneCluster, descendants
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.engine.spark.query import FlowQuery
+    from penstock.engine.driver.query import FlowQuery
 
 __all__ = ["Chaos", "chaos", "torture"]
 
@@ -44,7 +44,7 @@ CHECKPOINT = "400 ms"
 LEAD_S = 3.0
 NORMAL_S = 4.0
 KILL_S = 3.5
-"""So long a kill and what follows may take on average, when nobody says how long to run."""
+"""Average time for a kill and its recovery, from which the length of a run follows by default."""
 CLUSTER_KILL_S = 8.0
 CUT_S = 0.5
 PAUSE_S = 1.5
@@ -222,7 +222,7 @@ def _struck(drill: _Drill, kill: Callable[[], list[int]], victim: dict[str, Any]
     """Kill, wait for the recovery, note what happened; False: there is no point in going on."""
     if not drill.time_left:
         return False
-    _wait(lambda: _at_home(drill.query), RECOVERY_S_MAX, "everybody to be at home")
+    _wait(lambda: _at_home(drill.query), RECOVERY_S_MAX, "all nodes to be back on their own hosts")
     before = {node["name"]: node for node in drill.query.nodes()}
     known = len(drill.query.recoveries)
     since_ns = time.perf_counter_ns()
@@ -258,7 +258,7 @@ def _settled(query: FlowQuery, known: int) -> bool:
 
 
 def _at_home(query: FlowQuery) -> bool:
-    """Whether nobody is a guest elsewhere, or about to move."""
+    """Whether every node is on its own host and none is about to move."""
     moved = all(one["recovered_us"] is not None for one in query.moves)
     return moved and all(node["host"] == node["home"] for node in query.nodes())
 
@@ -345,8 +345,8 @@ def _say(done: list[dict[str, Any]]) -> None:
     one = done[-1]
     took = "not" if one["recovery_s"] is None else f"after {one['recovery_s']} s"
     others = f", and {', '.join(one['other_restarted'])}" if one["other_restarted"] else ""
-    errors.print(
+    stderr.print(
         f"{len(done)}: {one['node']} ({one['kind']}): recovered {took}; restarted "
-        f"{', '.join(one['restarted_nodes']) or 'nobody'}{others}",
+        f"{', '.join(one['restarted_nodes']) or 'no node'}{others}",
         highlight=False,
     )

@@ -29,16 +29,16 @@ import numpy as np
 
 from penstock.bench.chaos_flow import ChaosTables
 from penstock.bench.published import Published
-from penstock.cli.output import errors
-from penstock.engine.clock import now_us
+from penstock.engine.host.clock import now_us
 from penstock.errors import TransientError
+from penstock.terminal import stderr
 from penstock.testing.cluster import birth, descendants
 
 __all__ = ["kill_drivers"]
 
 TABLES = ("counts", "numbers", "steps")
 RUN_S_MAX = 2.0
-"""A driver lives at most so long after it has published something."""
+"""Longest life of a driver after it has published something."""
 LEAD_S = 2.0
 EARLY = 0.25
 """Share of the kills that come while the driver is starting the flow."""
@@ -150,7 +150,7 @@ class _Life:
         return "ENDED" in self._said
 
     def kill(self) -> None:
-        """Kill the driver, and nobody else."""
+        """Kill the driver alone."""
         self._below = descendants([self._process.pid])
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGKILL)
@@ -196,4 +196,4 @@ def _say(done: list[dict[str, Any]]) -> None:
     how = "killed while it started" if one["early"] else f"resumed after {one['resume_s']} s"
     end = ", then killed" if one["killed"] and not one["early"] else ""
     end = end if one["killed"] else "; it came to its end"
-    errors.print(f"{len(done)}: the driver: {how}{end}", highlight=False)
+    stderr.print(f"{len(done)}: the driver: {how}{end}", highlight=False)

@@ -24,11 +24,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from penstock import functions as F
+from penstock.api import functions as F
+from penstock.api.flow import Flow, Stream
+from penstock.api.vertex import Time, Vertex
 from penstock.bench.probe import Probe
-from penstock.engine.clock import now_us
-from penstock.flow import Flow, Stream
-from penstock.vertex import Time, Vertex
+from penstock.engine.host.clock import now_us
 
 __all__ = ["ChaosFlow", "ChaosTables", "Outcome", "difference"]
 
@@ -40,7 +40,7 @@ LEFT, RIGHT = 0, 1
 """Which side of the join an event is on, by its offset modulo ``ROUTES``."""
 WINDOW_US = 1_000_000
 BACK = 3
-"""So many rows does one probe become on its way to the driver."""
+"""Number of rows that reach the driver for one probe."""
 
 EVENT = pa.schema(
     {
@@ -297,7 +297,7 @@ class ChaosFlow(ChaosTables):
 
 
 def _timed(stream: Stream) -> Stream:
-    # A source that is restarted has no rows for a while; nobody may go on without it.
+    # A source that is restarted has no rows for a while; the others must wait for it.
     return stream.withWatermark("time", "0 seconds", idleEpochs=1_000_000)
 
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.cli.output import errors
-from penstock.engine.clock import now_us
+from penstock.engine.host.clock import now_us
+from penstock.terminal import stderr
 
 if TYPE_CHECKING:
-    from penstock.engine.spark.query import FlowQuery
+    from penstock.engine.driver.query import FlowQuery
 
 __all__ = ["FREEZE_S", "freeze_hosts", "freeze_summary"]
 
@@ -44,7 +44,7 @@ def freeze_hosts(
     chance = random.Random(seed)
     done: list[dict[str, Any]] = []
     for stage in stages:
-        wait(at_home, MOVED_S_MAX, "everybody to be at home")
+        wait(at_home, MOVED_S_MAX, "all nodes to be back on their own hosts")
         if not (time_left() and query.isActive):
             break
         victim = chance.choice([node for node in query.nodes() if node["stage"] == stage])
@@ -110,7 +110,7 @@ def _is_over(query: FlowQuery, known: int) -> bool:
 
 def _say(done: list[dict[str, Any]]) -> None:
     one = done[-1]
-    errors.print(
+    stderr.print(
         f"{len(done)}: {one['node']} ({one['kind']}): noticed after {one['noticed_ms']} ms, open "
         f"elsewhere after {one['moved_ms']} ms; refused {one['refused']}",
         highlight=False,

@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.cli.output import errors
+from penstock.api.flow import Flow
+from penstock.api.regimes import Causal, Regime, Replicated
 from penstock.engine.spark.session import local_session
 from penstock.errors import InvariantError
-from penstock.flow import Flow
-from penstock.regimes import Causal, Regime, Replicated
+from penstock.terminal import stderr
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "bench_delivery"]
 
 PER = 100_000
-"""Figures are for so many tuples."""
+"""Number of tuples that the figures are given for."""
 RUN_S_MAX = 120.0
 HEAD_BYTES = 16
 """Of a tuple: its number and its key."""
 RATE = 50_000
 """Tuples a second while messages are counted."""
 FEWER = 4
-"""Rows that are mirrored are sent to every replica: so many times fewer of them will do."""
+"""Mirrored rows go to every replica, so a run with mirrors uses this many times fewer rows."""
 COMPARED = (0, 3)
 """At most once, and exactly once by records: of these there are several rounds."""
 
@@ -144,7 +144,7 @@ def _run(
     messages = sum(stage["messages"] for stage in stages)
     replica_bytes = sum(stage["replicaBytes"] for stage in stages)
     share = PER / rows
-    errors.print(
+    stderr.print(
         f"{guarantee}, {name}, {replicas} replicas, {size} B: {rows / seconds:,.0f} tuples/s",
         highlight=False,
     )
@@ -152,7 +152,7 @@ def _run(
 
 
 class Tuples:
-    """Makes tuples of one size: a number, a key, and bytes that nobody looks at."""
+    """Makes tuples of one size: a number, a key, and bytes that no stage reads."""
 
     def __init__(self, size: int) -> None:
         self.body = size - HEAD_BYTES

@@ -30,7 +30,7 @@ SIZES = (1_000, 10_000, 100_000, 500_000)
 NOW = 60
 EVERY = 20
 ALIGNED = NOW - EVERY
-"""The last epoch of which everybody has a checkpoint."""
+"""The last epoch of which every node has a checkpoint."""
 CHECKPOINTS = 12
 LOOP_STAGES = 60
 BATCH_STAGES = 24
@@ -132,7 +132,7 @@ class AdServing:
         return range(first, self.nodes)
 
     def _checkpoints(self, *, single: bool) -> list[Offer]:
-        """Checkpoints that share only one epoch with everybody else's."""
+        """Checkpoints that share only one epoch with those of other nodes."""
         epochs = {ALIGNED, *self.random.sample(range(ALIGNED + 1, NOW), CHECKPOINTS)}
         counter = self.random.randrange(1, 9) if single else 0
         return [
@@ -161,7 +161,7 @@ class AdServing:
 
 
 def bench_monitor(sizes: Sequence[int] = SIZES, runs: int = 5) -> dict[str, Any]:
-    """Return the seconds from a failure to the chosen spans, for graphs of so many edges.
+    """Return the seconds from a failure to the chosen spans, for graphs of each size.
 
     ``seconds`` includes reading what live nodes report; the best of ``runs``, since the work is the
     same in each. ``watermark_seconds``: the first low-watermark of the whole graph, from nothing.
@@ -203,7 +203,7 @@ def bench_monitor(sizes: Sequence[int] = SIZES, runs: int = 5) -> dict[str, Any]
 
 
 def _of_size(edges: int) -> AdServing:
-    """Return the application with the fewest shards that give at least so many edges."""
+    """Return the application with the fewest shards that give at least ``edges`` edges."""
     shards = 1
     while len((flow := AdServing(shards)).edges) < edges:
         # Exchanges make the number of edges quadratic in the number of shards.

@@ -20,23 +20,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.bench.ysb import HOSTS, LEAD_S
-from penstock.cli.output import errors
+from penstock.core.control.figures import CausalFigures
 from penstock.demos.votes import Votes
 from penstock.demos.ysb import Ysb
 from penstock.engine.settings import RunSettings
 from penstock.engine.spark.session import local_session
 from penstock.errors import InvariantError
+from penstock.terminal import stderr
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.engine.spark.query import FlowQuery
+    from penstock.engine.driver.query import FlowQuery
 
 __all__ = ["bench_overhead", "diff_bytes", "events_per_s", "propagation_ms", "soak"]
 
 FULL_SPEED = 100_000_000
 """Events per second of event time: far more than can be made, so the sources never wait."""
-KINDS: dict[str, dict[str, str]] = {
+KINDS: dict[str, dict[str, Any]] = {
     "none": {"recovery": "none"},
     "references": {"recovery": "causal", "logs": "references"},
     "copies": {"recovery": "causal", "logs": "copies"},
@@ -63,14 +64,14 @@ def bench_overhead(events: int, rounds: int, seconds: float, soak_s: float) -> d
         for _ in range(rounds):
             for kind, values in rates.items():
                 values.append(events_per_s(spark, events, kind))
-                errors.print(f"{kind}: {values[-1]:,.0f} events/s", highlight=False)
+                stderr.print(f"{kind}: {values[-1]:,.0f} events/s", highlight=False)
         for _ in range(rounds):
             for state, kind in (("off", "none"), ("on", "references")):
                 took[state] += propagation_ms(spark, kind, seconds)
         diffs = {}
         for shards in SHARDS:
             diffs[str(shards)] = diff_bytes(spark, shards)
-            errors.print(f"{shards} shards: {diffs[str(shards)]} bytes a diff", highlight=False)
+            stderr.print(f"{shards} shards: {diffs[str(shards)]} bytes a diff", highlight=False)
         soaked = soak(spark, soak_s) if soak_s else {}
     finally:
         spark.stop()
@@ -138,8 +139,8 @@ def diff_bytes(spark: SparkSession, shards: int) -> float:
         votes.close()
     finally:
         query.stop()
-    measured = [one["diff_bytes"] * one["diffs_measured"] for one in (before, after)]
-    diffs = after["diffs_measured"] - before["diffs_measured"]
+    measured = [one.diff_bytes * one.diffs_measured for one in (before, after)]
+    diffs = after.diffs_measured - before.diffs_measured
     return round(float(measured[1] - measured[0]) / diffs, 2)
 
 
@@ -153,8 +154,8 @@ def soak(spark: SparkSession, seconds: float) -> dict[str, Any]:
     try:
         while not query.awaitTermination(1.0):
             for node in nodes_of(query).values():
-                largest = max(largest, int(node["log_bytes"]))
-                largest_in_memory = max(largest_in_memory, int(node["log_memory_bytes"]))
+                largest = max(largest, node.log_bytes)
+                largest_in_memory = max(largest_in_memory, node.log_memory_bytes)
     finally:
         query.stop()
     collector.join(5)
@@ -167,13 +168,13 @@ def soak(spark: SparkSession, seconds: float) -> dict[str, Any]:
     }
 
 
-def nodes_of(query: FlowQuery) -> dict[str, dict[str, Any]]:
+def nodes_of(query: FlowQuery) -> dict[str, CausalFigures]:
     """The newest figures of each node that keeps logs, by its name."""
     controller = query._controller
     return {
-        controller.plan.node_name(node): figures
+        controller.plan.node_name(node): figures.causal
         for node, figures in controller.figures().items()
-        if "log_bytes" in figures
+        if figures.causal is not None
     }
 
 

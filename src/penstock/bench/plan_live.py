@@ -27,16 +27,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.bench.plan_live_flow import STAGES, PlanFlow
-from penstock.cli.output import errors
 from penstock.core.plan import Method, Plan, Topology, solve
 from penstock.core.plan.cost import recovery_times
 from penstock.engine.spark.session import local_session
 from penstock.errors import InvariantError, TransientError
+from penstock.terminal import stderr
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.engine.spark.query import FlowQuery
+    from penstock.engine.driver.query import FlowQuery
 
 __all__ = ["PlanLive", "bench_plan_live", "plan_live"]
 
@@ -226,9 +226,12 @@ def _overhead(run: _Run, plan: Plan) -> float:
     longest = max((1 / eta for eta in plan.frequency.values() if 0 < eta < np.inf), default=0.0)
 
     def counted() -> list[float]:
-        figures = run.query._controller.figures().values()
-        keys = ("checkpoint_s", "checkpoints", "checkpoint_bytes")
-        return [sum(one.get(key, 0.0) for one in figures) for key in keys]
+        figures = [one.causal for one in run.query._controller.figures().values() if one.causal]
+        return [
+            sum(one.checkpoint_s for one in figures),
+            sum(one.checkpoints for one in figures),
+            sum(one.checkpoint_bytes for one in figures),
+        ]
 
     before, began = counted(), time.monotonic()
     time.sleep(max(run.settings.seconds, 2 * longest))
@@ -292,7 +295,7 @@ def _at_full_speed(spark: SparkSession, width: int, plan_json: Path | None) -> f
     with tempfile.TemporaryDirectory() as scratch:
         store = Path(scratch) / "store"
         store.mkdir()
-        options: dict[str, Any] = {"recovery": "none"}
+        options: dict[str, Any] = {"recovery": "none", "guarantee": "at-most-once"}
         if plan_json is not None:
             shutil.copy(plan_json, store / "plan.json")
             options = {}
@@ -359,4 +362,4 @@ def _soon(found: Callable[[], Any], within_s: float, what: str) -> Any:
 
 
 def _say(text: str) -> None:
-    errors.print(text, highlight=False)
+    stderr.print(text, highlight=False)

@@ -2,7 +2,7 @@
 
     rows -> widen1 -> narrow2 -> widen3 -> narrow4 -> … -> narrow8 -> totals -> (driver)
 
-Every second stage adds a document of so many bytes to each row, and the next one takes it away
+Every second stage adds a document of ``payload`` bytes to each row, and the next one takes it away
 again: so inputs that are dear to log and inputs that are cheap take turns.  Stages differ in what a
 row costs them and in how much state they keep, and each has an exchange before it.
 
@@ -22,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock import functions as F
+from penstock.api import functions as F
+from penstock.api.flow import Flow, Stream
+from penstock.api.vertex import Time, Vertex
 from penstock.connectors.memory import MemorySink
-from penstock.flow import Flow, Stream
-from penstock.vertex import Time, Vertex
 
 __all__ = ["STAGES", "PlanFlow", "StageSettings", "wrong_totals"]
 

@@ -20,7 +20,7 @@ __all__ = ["INTERVAL_S", "Probe", "quantiles"]
 
 INTERVAL_S = 0.01
 STEADY = 5
-"""So many probes in a row must be quick again before a flow counts as recovered."""
+"""Number of quick probes in a row after which a flow counts as recovered."""
 _POLL_S = 0.002
 
 

@@ -10,10 +10,11 @@ import statistics
 import threading
 from typing import TYPE_CHECKING, Any
 
+from penstock.api.start_options import ProgressName
 from penstock.bench.ysb import HOSTS
-from penstock.cli.output import errors
 from penstock.demos.ysb import Ysb
 from penstock.engine.spark.session import local_session
+from penstock.terminal import stderr
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,13 +28,13 @@ FULL_SPEED = 100_000_000
 def bench_progress(events: int, pairs: int) -> dict[str, Any]:
     """Run both kinds in turn; give throughputs and their ratio."""
     spark = local_session("penstock bench progress", hosts=HOSTS)
-    measured: dict[str, list[float]] = {"tracked": [], "marks": []}
+    measured: dict[ProgressName, list[float]] = {"tracked": [], "marks": []}
     try:
         _events_per_s(spark, events // 10, "marks")
         for _ in range(pairs):
             for kind, values in measured.items():
                 values.append(_events_per_s(spark, events, kind))
-                errors.print(f"{kind}: {values[-1]:,.0f} events/s", highlight=False)
+                stderr.print(f"{kind}: {values[-1]:,.0f} events/s", highlight=False)
     finally:
         spark.stop()
     medians = {kind: statistics.median(values) for kind, values in measured.items()}
@@ -45,7 +46,7 @@ def bench_progress(events: int, pairs: int) -> dict[str, Any]:
     }
 
 
-def _events_per_s(spark: SparkSession, events: int, kind: str) -> float:
+def _events_per_s(spark: SparkSession, events: int, kind: ProgressName) -> float:
     ysb = Ysb(FULL_SPEED, events / FULL_SPEED, Ysb.soon(2.5))
     query = ysb.flow.start(spark, hosts=HOSTS, progress=kind)
     collector = threading.Thread(target=ysb.collect, daemon=True)

@@ -16,17 +16,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from penstock.cli.output import errors
+from penstock.api.start_options import RecoveryName
 from penstock.demos.votes import Votes
 from penstock.engine.spark.session import local_session
 from penstock.errors import InvariantError, TransientError
+from penstock.terminal import stderr
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["bench_recovery", "trials_of"]
 
-MODES = {"causal": "causal", "baseline": "purge"}
+MODES: dict[str, RecoveryName] = {"causal": "causal", "baseline": "purge"}
 """What is compared, and the ``recovery`` that a flow is started with for it."""
 VOTES_PER_S = 10_000
 EPOCH = "50 ms"
@@ -52,7 +53,7 @@ def bench_recovery(articles: Sequence[int], trials: int, quiet: bool = False) ->
     )
     spark = local_session("penstock bench recovery", hosts=3 + 2 * SHARDS + STANDBY)
     try:
-        with Progress(*columns, console=errors, transient=True, disable=quiet) as progress:
+        with Progress(*columns, console=stderr, transient=True, disable=quiet) as progress:
             task = progress.add_task("", total=len(articles) * len(MODES) * trials)
             for number in articles:
                 for mode, option in MODES.items():
@@ -80,7 +81,7 @@ def bench_recovery(articles: Sequence[int], trials: int, quiet: bool = False) ->
 def trials_of(
     spark: SparkSession,
     articles: int,
-    recovery: str,
+    recovery: RecoveryName,
     trials: int,
     after: Callable[[], None] = lambda: None,
 ) -> tuple[list[float], float]:
@@ -98,7 +99,11 @@ def trials_of(
 
 
 def _run(
-    spark: SparkSession, articles: int, recovery: str, trials: int, after: Callable[[], None]
+    spark: SparkSession,
+    articles: int,
+    recovery: RecoveryName,
+    trials: int,
+    after: Callable[[], None],
 ) -> tuple[list[float], float]:
     votes = Votes(articles, VOTES_PER_S, SHARDS)
     query = votes.flow.start(
@@ -144,7 +149,7 @@ def _quantile(seconds: Sequence[float], percent: float) -> float:
 
 
 def _say(articles: int, mode: str, seconds: Sequence[float]) -> None:
-    errors.print(
+    stderr.print(
         f"{articles:,} articles, {mode}: {_quantile(seconds, 50)} s "
         f"({_quantile(seconds, 25)} to {_quantile(seconds, 75)})",
         highlight=False,

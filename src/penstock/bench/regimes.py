@@ -23,17 +23,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.api.regimes import Batch, Causal, Eager, Ephemeral, GlobalCheckpoint, Lazy, Regime
 from penstock.bench.ysb import LEAD_S
-from penstock.cli.output import errors
 from penstock.demos.ysb import Ysb, percentiles
 from penstock.engine.spark.session import local_session
 from penstock.errors import InvariantError, TransientError
-from penstock.regimes import Batch, Causal, Eager, Ephemeral, GlobalCheckpoint, Lazy, Regime
+from penstock.terminal import stderr
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.engine.spark.query import FlowQuery
+    from penstock.engine.driver.query import FlowQuery
 
 __all__ = ["REGIMES", "bench_regimes"]
 
@@ -84,7 +84,7 @@ def bench_regimes(
     try:
         for number in range(rounds):
             for name, found in measured.items():
-                errors.print(f"round {number + 1} of {rounds}: {name}", highlight=False)
+                stderr.print(f"round {number + 1} of {rounds}: {name}", highlight=False)
                 found.events_per_s.append(_full_speed(spark, name, events))
                 _with_a_kill(spark, name, rate, seconds, found)
     finally:

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from penstock import functions as F
+from penstock.api import functions as F
+from penstock.api.flow import Flow
+from penstock.api.regimes import Lazy
 from penstock.bench.ysb import LEAD_S
-from penstock.cli.output import errors
 from penstock.connectors.base import Position, Reader, SourceContext
 from penstock.connectors.generate import Generate
 from penstock.demos.ysb import Ysb, percentiles
 from penstock.engine.spark.session import local_session
 from penstock.errors import InvariantError
-from penstock.flow import Flow
-from penstock.regimes import Lazy
+from penstock.terminal import stderr
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -182,7 +182,7 @@ def bench_selective(rate: float, seconds: float, rounds: int) -> dict[str, Any]:
     try:
         for number in range(rounds):
             for kind in found:
-                errors.print(f"round {number + 1} of {rounds}: {kind}", highlight=False)
+                stderr.print(f"round {number + 1} of {rounds}: {kind}", highlight=False)
                 found[kind] += _run(spark, rate, seconds, kind == "with")
     finally:
         spark.stop()

@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.bench.takeover_flow import REPLICAS, Served, TakeoverFlow
-from penstock.cli.output import errors
 from penstock.core.delivery.guarantees import Guarantee
 from penstock.engine.spark.session import local_session
 from penstock.errors import TransientError
+from penstock.terminal import stderr
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.engine.spark.query import FlowQuery
+    from penstock.engine.driver.query import FlowQuery
 
 __all__ = ["Takeover", "takeover", "take_over"]
 
@@ -52,7 +52,7 @@ END_S_MAX = 60.0
 NORMAL = 20
 SHORT_KILLS = 5
 SHORT_STATE = 0.1
-"""Shorter runs have so much of the state."""
+"""Share of the state in shorter runs."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def take_over(spark: SparkSession, settings: Takeover) -> dict[str, Any]:
     seconds = [one["takeover_ms"] for one in drill.done]
     by_guarantee = {}
     for guarantee in settings.guarantees:
-        errors.print(f"{guarantee.value}:", highlight=False)
+        stderr.print(f"{guarantee.value}:", highlight=False)
         short = TakeoverFlow(
             round(settings.state_bytes * SHORT_STATE), settings.rate, settings.seed, fresh=True
         )
@@ -178,7 +178,7 @@ def _run(
 
 
 def _normal_s(flow: TakeoverFlow, chance: random.Random) -> float:
-    """How long it takes while nobody is killed."""
+    """How long it takes while no host is killed."""
     time.sleep(chance.random() * 0.05)
     return flow.served_s(chance.randrange(REPLICAS), time.perf_counter_ns(), SERVED_S_MAX)
 
@@ -243,4 +243,4 @@ def _say(done: list[dict[str, Any]]) -> None:
     one = done[-1]
     took = "" if one["takeover_ms"] is None else f" served again after {one['takeover_ms']} ms"
     how = ", from what was followed" if one["followed"] else ", from the store"
-    errors.print(f"{len(done)}: {one['node']}{took}{how} {one['steps_ms']}", highlight=False)
+    stderr.print(f"{len(done)}: {one['node']}{took}{how} {one['steps_ms']}", highlight=False)

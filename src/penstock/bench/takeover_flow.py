@@ -20,9 +20,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock import functions as F
+from penstock.api import functions as F
+from penstock.api.flow import Flow
 from penstock.errors import PenstockError, SourceError, TransientError
-from penstock.flow import Flow
 from penstock.wire.hashing import split_by_shard
 
 __all__ = ["REPLICAS", "Served", "TakeoverFlow"]

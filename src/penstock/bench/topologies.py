@@ -80,7 +80,7 @@ def random_tree(
     storage_cost: float = TREE_STORAGE_COST,
     fan_out: int = 3,
 ) -> Topology:
-    """A tree of n operators, nobody with more than ``fan_out`` children."""
+    """A tree of n operators, none with more than ``fan_out`` children."""
     draw = draw or Draw()
     base = _base(rng)
     free = [0] * n

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.cli.output import errors
+from penstock.api.flow import Flow, MemoryStream
 from penstock.connectors.subscribe import Subscription
 from penstock.engine.spark.session import local_session
-from penstock.flow import Flow, MemoryStream
 from penstock.library.graphs import connected_components
+from penstock.terminal import stderr
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,13 +46,13 @@ def bench_wcc(vertices: int, edges: int, late: int) -> dict[str, Any]:
     spark = local_session("penstock bench wcc", hosts=HOSTS, conf=CONF)
     try:
         penstock, late_s, total_s = _stream(spark, vertices, batches)
-        errors.print(f"penstock: late epoch {late_s:.4f} s, all {total_s:.1f} s", highlight=False)
+        stderr.print(f"penstock: late epoch {late_s:.4f} s, all {total_s:.1f} s", highlight=False)
         spark_s: dict[int, float] = {}
         equal = {}
         for epoch in COMPARED:
             found, spark_s[epoch], steps = _dataframes(spark, vertices, batches[:epoch])
             equal[epoch] = bool(np.array_equal(found, penstock[epoch]))
-            errors.print(
+            stderr.print(
                 f"spark, epoch {epoch}: {spark_s[epoch]:.1f} s in {steps} steps, "
                 f"{'equal' if equal[epoch] else 'NOT EQUAL'}",
                 highlight=False,

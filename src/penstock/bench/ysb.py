@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.bench.published import Published
-from penstock.cli.output import errors
 from penstock.demos.ysb import Check, Ysb, percentiles
 from penstock.engine.spark.session import local_session
 from penstock.errors import InvariantError
+from penstock.terminal import stderr
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -129,7 +129,7 @@ def _run(
 
 
 def _say(rate: float, check: Check) -> None:
-    errors.print(
+    stderr.print(
         f"{rate:,.0f} events/s: lost {check.lost}, duplicated {check.duplicated}, response "
         f"{percentiles(check.response_ms)} ms, at most {_behind(check)} ms",
         highlight=False,

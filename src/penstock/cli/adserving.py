@@ -17,14 +17,15 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.live import recovery_line
-from penstock.cli.output import errors, print_json, print_table
+from penstock.cli.output import print_json, print_table
 from penstock.demos.adserving import PARTS, AdServing, Scale
 from penstock.demos.adserving_check import Outcome, balances, check
 from penstock.demos.adserving_run import COOL_S, WARM_S, Drill, LiveFigures, figures, recovered
 from penstock.demos.ysb import Ysb
-from penstock.engine.spark.query import FlowQuery
+from penstock.engine.driver.query import FlowQuery
 from penstock.engine.spark.session import local_session
 from penstock.errors import SettingsError
+from penstock.terminal import stderr
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +64,7 @@ def run_adserving(
         )
     scale = Scale(seconds) if rate is None else Scale(seconds, tweets_per_s=rate)
     if not json:
-        errors.print("Starting Spark ...")
+        stderr.print("Starting Spark ...")
     began = time.monotonic()
     spark = local_session("penstock adserving", hosts + 1, master=master, conf=CONF)
     # A machine that is slow to start Spark is slow to start hosts.
@@ -82,10 +83,10 @@ def run_adserving(
         print_table("Ad serving: answers, response times and bills", shown)
     if ended and outcome.right:
         if not json:
-            errors.print("[green]Every answer, every bill and every window is right.[/green]")
+            stderr.print("[green]Every answer, every bill and every window is right.[/green]")
         return
-    errors.print("[red]Something is not as it must be:[/red]", end=" ")
-    errors.print(_problem(outcome, ended), highlight=False)
+    stderr.print("[red]Something is not as it must be:[/red]", end=" ")
+    stderr.print(_problem(outcome, ended), highlight=False)
     sys.exit(1)
 
 
@@ -154,7 +155,7 @@ def _result(run: AdServing, drill: Drill | None, outcome: Outcome, from_s: float
 
 def _problem(outcome: Outcome, ended: bool) -> str:
     if not ended:
-        return "the flow did not come to its end, or somebody did not recover"
+        return "the flow did not end, or a node did not recover"
     kinds = ("lost", "duplicated", "wrong")
     counts = {name: n for name, n in asdict(outcome).items() if name.endswith(kinds) and n}
     return ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in counts.items())
@@ -170,9 +171,9 @@ def _watch(
     if quiet:
         return bool(query.awaitTermination(seconds))
     deadline = time.monotonic() + seconds
-    if not errors.is_terminal:
+    if not stderr.is_terminal:
         return _lines(query, live, deadline)
-    with Live(console=errors, refresh_per_second=8, transient=True) as shown:
+    with Live(console=stderr, refresh_per_second=8, transient=True) as shown:
         while time.monotonic() < deadline and not query.awaitTermination(REFRESH_S):
             shown.update(
                 Group(_table(query, drill), Text(live.queries()), Text(f"{live.billing()}"))
@@ -186,11 +187,11 @@ def _lines(query: FlowQuery, live: LiveFigures, deadline: float) -> bool:
         for entry in query.recoveries[told:]:
             if entry["recovered_us"] is None:
                 break
-            errors.print(f"{query.name}: {recovery_line(entry)}", highlight=False)
+            stderr.print(f"{query.name}: {recovery_line(entry)}", highlight=False)
             told += 1
         if time.monotonic() >= next_line:
             next_line += LINE_S
-            errors.print(f"{query.name}: {live.queries()}; {live.billing()}", highlight=False)
+            stderr.print(f"{query.name}: {live.queries()}; {live.billing()}", highlight=False)
     return bool(query.awaitTermination(0))
 
 

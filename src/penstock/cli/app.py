@@ -81,9 +81,7 @@ def demo(
     hosts: Annotated[
         int | None, typer.Option(min=1, help="How many hosts (Spark tasks); by default 4 or 6.")
     ] = None,
-    kill: Annotated[
-        int, typer.Option(min=0, help="Kill so many processes in the middle of it.")
-    ] = 0,
+    kill: Annotated[int, typer.Option(min=0, help="Number of processes to kill meanwhile.")] = 0,
     database: Annotated[
         str | None,
         typer.Option(help="adserving: where to bill, sqlite:///... or postgresql://..."),

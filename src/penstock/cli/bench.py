@@ -69,7 +69,7 @@ def barrier(
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """A round of global coordination: every node waits for everybody's notification."""
+    """A round of global coordination: every node waits for the notifications of all others."""
     from penstock.bench.barrier import bench_barrier
 
     set_up_logging(verbose)
@@ -130,7 +130,7 @@ def overhead(
     events: Annotated[int, typer.Option(min=1_000_000, help="Events per run.")] = 250_000_000,
     rounds: Annotated[int, typer.Option(min=1, help="Runs of each kind, in turn.")] = 3,
     seconds: Annotated[float, typer.Option(min=1, help="How long probes are sent, a run.")] = 10,
-    soak: Annotated[float, typer.Option(min=0, help="Also run at 1 M events/s for so long.")] = 0,
+    soak: Annotated[float, typer.Option(min=0, help="Seconds of a run at 1 M events/s.")] = 0,
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:

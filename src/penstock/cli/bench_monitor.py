@@ -22,7 +22,7 @@ def bench_monitor_command(
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
 ) -> None:
-    """The ad-serving graph scaled up: seconds from a failure to everybody's rollback span."""
+    """The ad-serving graph scaled up: seconds from a failure to the rollback span of every node."""
     try:
         sizes = [int(part) for part in edges.split(",")]
     except ValueError as error:

@@ -11,17 +11,18 @@ from typing import Any
 from rich.progress import Progress
 
 from penstock.cli.live import seconds_of, watch
-from penstock.cli.output import errors, print_json, print_table
+from penstock.cli.output import print_json, print_table
 from penstock.demos.ysb import Ysb, percentiles
-from penstock.engine.spark.query import FlowQuery
+from penstock.engine.driver.query import FlowQuery
 from penstock.engine.spark.session import local_session
 from penstock.errors import SettingsError
+from penstock.terminal import stderr
 
 __all__ = ["run_ysb"]
 
 LEAD_S = 3.0
 SPARED_S = 2.0
-"""Nobody is killed in the first and the last so many seconds of the events."""
+"""Seconds at the beginning and at the end of the events in which no process is killed."""
 
 
 def run_ysb(
@@ -33,7 +34,7 @@ def run_ysb(
             f"--kill {kills} takes at least --seconds {2 * SPARED_S + kills:g}, got {seconds:g}"
         )
     if not json:
-        errors.print("Starting Spark ...")
+        stderr.print("Starting Spark ...")
     standby = 1 if kills else 0
     spark = local_session("penstock demo ysb", hosts=hosts + standby, master=master)
     try:
@@ -53,7 +54,7 @@ def run_ysb(
             query.stop()
         collector.join(5)
         recoveries = query.recoveries
-        with Progress(console=errors, transient=True, disable=json) as progress:
+        with Progress(console=stderr, transient=True, disable=json) as progress:
             task = progress.add_task("Checking every count", total=seconds)
             check = ysb.check(lambda: progress.advance(task))
     finally:
@@ -79,9 +80,9 @@ def run_ysb(
         result.pop("recoveries", None)  # shown as they happened
         print_table("Yahoo! Streaming Benchmark: ad views per campaign and second", result)
         if ended and not check.lost and not check.duplicated:
-            errors.print("[green]Every count is right.[/green]")
+            stderr.print("[green]Every count is right.[/green]")
     if not ended or check.lost or check.duplicated:
-        errors.print("[red]The counts are not what the generator made.[/red]")
+        stderr.print("[red]The counts are not what the generator made.[/red]")
         sys.exit(1)
 
 
@@ -99,6 +100,6 @@ def _kill(query: FlowQuery, kills: int, first_s: float, every_s: float) -> None:
 
 
 def _recovered(query: FlowQuery, kills: int) -> bool:
-    """Whether so many kills were noticed and are over."""
+    """Whether ``kills`` kills were noticed and their recoveries are over."""
     known = query.recoveries
     return len(known) >= kills and all(one["recovered_us"] is not None for one in known)

@@ -1,7 +1,7 @@
 """``penstock drill``: crash, freeze and slow down parts of a flow that is running.
 
 A drill is commands, one a line: given as arguments, read from a script, or typed at a prompt.  The
-flow's driver does what they say (:mod:`penstock.engine.spark.drills`) through its control channel.
+flow's driver does what they say (:mod:`penstock.engine.driver.drills`) through its control channel.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from penstock.cli.output import errors, print_json
+from penstock.cli.output import print_json
 from penstock.durations import duration_us
-from penstock.engine.control import Driver, call, find_driver
+from penstock.engine.driver.command_channel import Driver, call, find_driver
 from penstock.errors import PenstockError, SettingsError, TransientError
 from penstock.expressions.suggest import nearest
+from penstock.terminal import stderr
 
 __all__ = ["Drill", "drill"]
 
@@ -94,8 +95,8 @@ class Drill:
         """Run lines as they are typed; an error is told, and the next line is read."""
         person = sys.stdin.isatty() and not self.quiet
         if person:
-            errors.print('Commands for a running flow; "help" lists them, "quit" ends.')
-            errors.print(PROMPT, end="")
+            stderr.print('Commands for a running flow; "help" lists them, "quit" ends.')
+            stderr.print(PROMPT, end="")
         for line in lines:
             if line.strip() in ("quit", "exit"):
                 return
@@ -104,9 +105,9 @@ class Drill:
             except PenstockError as error:
                 if not person:
                     raise
-                errors.print(error.message, style="red", markup=False, highlight=False)
+                stderr.print(error.message, style="red", markup=False, highlight=False)
             if person:
-                errors.print(PROMPT, end="")
+                stderr.print(PROMPT, end="")
 
     def run(self, line: str) -> Any:
         """Run one command."""
@@ -240,7 +241,7 @@ def _show_nodes(result: Any) -> None:
         table.add_row(
             one["name"].replace("[", "\\["), *(str(one[k]) for k in ("host", "pid", "incarnation"))
         )
-    errors.print(table)
+    stderr.print(table)
 
 
 def _show_recoveries(result: Any) -> None:

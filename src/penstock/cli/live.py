@@ -11,16 +11,16 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.output import errors
-from penstock.engine.spark.query import FlowQuery
-from penstock.progress import FlowProgress
+from penstock.api.progress import FlowProgress
+from penstock.engine.driver.query import FlowQuery
+from penstock.terminal import stderr
 
 __all__ = ["recovery_line", "seconds_of", "watch"]
 
 REFRESH_S = 0.25
 LINE_S = 5.0
 RECOVERIES = 8
-"""So many of the latest ones are shown."""
+"""Number of recoveries shown, the latest ones."""
 
 
 def watch(query: FlowQuery, seconds: float | None = None, quiet: bool = False) -> bool:
@@ -31,9 +31,9 @@ def watch(query: FlowQuery, seconds: float | None = None, quiet: bool = False) -
     deadline = None if seconds is None else time.monotonic() + seconds
     if quiet:
         return bool(query.awaitTermination(seconds if seconds is not None else 1e9))
-    if not errors.is_terminal:
+    if not stderr.is_terminal:
         return _lines(query, deadline)
-    with Live(console=errors, refresh_per_second=8, transient=True) as live:
+    with Live(console=stderr, refresh_per_second=8, transient=True) as live:
         while not _over(query, deadline):
             shown = _table(query.name, query.lastProgress, query.status["message"])
             live.update(Group(shown, *_recoveries(query)))
@@ -60,7 +60,7 @@ def _lines(query: FlowQuery, deadline: float | None) -> bool:
             progress = query.lastProgress
             latencies = [s["latencyMs"] for s in progress.sinks if s["latencyMs"] is not None]
             latency = f", {max(latencies):.1f} ms to the sink" if latencies else ""
-            errors.print(
+            stderr.print(
                 f"{query.name}: {progress.inputRowsPerSecond:,.0f} rows/s, "
                 f"{progress.numInputRows:,} rows, epoch {progress.batchId}{latency}",
                 highlight=False,
@@ -75,7 +75,7 @@ def _tell_recoveries(query: FlowQuery, told: int) -> int:
     for entry in known[told:]:
         if entry["recovered_us"] is None and entry is known[-1]:
             break
-        errors.print(f"{query.name}: {recovery_line(entry)}", highlight=False)
+        stderr.print(f"{query.name}: {recovery_line(entry)}", highlight=False)
         told += 1
     return told
 
@@ -94,14 +94,14 @@ def recovery_line(entry: Mapping[str, Any]) -> str:
     >>> recovery_line(entry | {"recovered_us": 312_000})
     'counts[1] died; restarted counts[1]; recovered after 0.31 s'
     """
-    restarted = ", ".join(entry["restarted"]) or "nobody yet"
+    restarted = ", ".join(entry["restarted"]) or "no node yet"
     until = entry["recovered_us"]
     took = "not recovered yet" if until is None else f"recovered after {seconds_of(entry):.2f} s"
     return f"{', '.join(entry['lost'])} died; restarted {restarted}; {took}"
 
 
 def seconds_of(entry: Mapping[str, Any]) -> float:
-    """How long a recovery took, from the loss until everybody had caught up."""
+    """How long a recovery took, from the loss until all nodes had caught up."""
     return round((entry["recovered_us"] - entry["lost_us"]) / 1e6, 3)
 
 

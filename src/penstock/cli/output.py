@@ -13,17 +13,15 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.errors import PenstockError, UsageError
+from penstock.terminal import stderr
 
 __all__ = [
-    "errors",
     "print_json",
     "print_rows",
     "print_table",
     "reporting_errors",
     "set_up_logging",
 ]
-
-errors = Console(stderr=True)
 
 
 def print_json(result: dict[str, Any]) -> None:
@@ -66,12 +64,12 @@ def reporting_errors() -> Iterator[None]:
         traceback = error.parameters.get("traceback")
         if traceback:
             print(str(traceback).rstrip(), file=sys.stderr)
-        errors.print(f"[red]{error.condition}[/red] ", end="")
-        errors.print(error.message, markup=False, highlight=False)
+        stderr.print(f"[red]{error.condition}[/red] ", end="")
+        stderr.print(error.message, markup=False, highlight=False)
         failed_in_flow = "stage" in error.parameters and "epoch" in error.parameters
         sys.exit(2 if isinstance(error, UsageError) and not failed_in_flow else 1)
     except KeyboardInterrupt:
-        errors.print("interrupted")
+        stderr.print("interrupted")
         sys.exit(130)
 
 

@@ -7,15 +7,16 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from penstock.api.flow import Flow
 from penstock.cli.live import watch
-from penstock.cli.output import errors, print_json
+from penstock.cli.output import print_json
 from penstock.engine.settings import RunSettings
 from penstock.engine.spark.session import local_session
 from penstock.errors import SettingsError, TopologyError
-from penstock.explain import explain
-from penstock.flow import Flow
 from penstock.importing import find
-from penstock.physical import physical_plan
+from penstock.planning.explain import explain
+from penstock.planning.physical import physical_plan
+from penstock.terminal import stderr
 from penstock.topology import load_topology
 
 __all__ = ["check_target", "load_flow", "parse_settings", "run_target"]
@@ -32,7 +33,7 @@ def run_target(
         try:
             watch(query, seconds, quiet=json)
         except KeyboardInterrupt:
-            errors.print("stopping ...")
+            stderr.print("stopping ...")
         finally:
             query.stop()
         error = query.exception()
@@ -42,7 +43,7 @@ def run_target(
         if json:
             print_json(dict(progress or {}))
         elif progress is not None:
-            errors.print(f"{progress.numInputRows:,} rows, last epoch {progress.batchId}")
+            stderr.print(f"{progress.numInputRows:,} rows, last epoch {progress.batchId}")
     finally:
         spark.stop()
 
@@ -76,7 +77,7 @@ def check_target(target: str, settings: Sequence[str], json: bool) -> None:
         return
     print(explain(flow))
     for name, guarantee in promised.items():
-        errors.print(f"{name}: {guarantee}", highlight=False)
+        stderr.print(f"{name}: {guarantee}", highlight=False)
 
 
 def _load(target: str, settings: Sequence[str]) -> tuple[Flow, dict[str, Any], dict[str, str]]:

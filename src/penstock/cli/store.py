@@ -8,7 +8,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cli.output import errors, print_json
+from penstock.cli.output import print_json
+from penstock.terminal import stderr
 
 __all__ = ["rollback", "status"]
 
@@ -22,7 +23,7 @@ def status(store: Store, json: Json = False) -> None:
 
     It only reads, and works on the store of a running flow as on that of one that has ended.
     """
-    from penstock.engine.store_view import StoreView
+    from penstock.engine.store.store_view import StoreView
 
     found = StoreView(store).status()
     if json:
@@ -68,14 +69,14 @@ def rollback(
     A running flow does it at once. Otherwise the store is marked, and the next start goes back
     first. What sinks have published stays, and is not published again.
     """
-    from penstock.engine.control import call, find_driver
-    from penstock.engine.store_view import StoreView
+    from penstock.engine.driver.command_channel import call, find_driver
+    from penstock.engine.store.store_view import StoreView
 
     view = StoreView(store)
     running = view.holder() is not None
     if running:
         if not json:
-            errors.print("asking the flow's driver ...")
+            stderr.print("asking the flow's driver ...")
         asked = {"to": to, "dryRun": dry_run}
         rows = call(find_driver(store), "rollback", timeout_s=ANSWER_S, **asked)
     else:

@@ -16,10 +16,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from penstock.connectors.ownership import Owner
 from penstock.operators.base import Operator, State
 
 __all__ = ["Followed", "FollowingReader", "Kept", "Reader", "Sink", "Source", "SourceContext"]
@@ -42,6 +43,10 @@ class SourceContext:
     """Whether the run ends when the input that exists at the start is used up."""
     started_us: int = 0
     """Wall clock (µs) of the run's start, the same for all shards."""
+    stage: str = ""
+    """The source's stage, for errors."""
+    recorded: Position = None
+    """The newest position that was recorded, at or after ``position``."""
 
 
 class Reader(ABC):
@@ -62,7 +67,7 @@ class Reader(ABC):
         """
 
     def read_again(self, rows: int) -> pa.RecordBatch | None:
-        """The next rows, at most so many, of which it is known that they were read before.
+        """The next rows, at most ``rows``, all of which were read before.
 
         Rate limits do not count.
         """
@@ -101,7 +106,7 @@ class Reader(ABC):
 
 @dataclass(frozen=True)
 class Followed:
-    """An epoch that somebody else ended: what is left of its rows, and the watermark after it."""
+    """An epoch that another stage ended: what is left of its rows, and the watermark after it."""
 
     epoch: int
     batches: list[pa.RecordBatch]
@@ -135,6 +140,8 @@ class Source(ABC):
     """Whether the reader must live in the driver's process (a ``memory`` source does)."""
     replayable: bool = True
     """Whether rows can be read again from a position; without that they are at most once."""
+    caveat: str = ""
+    """What the end of a driver does to rows, if it does something to them."""
 
     @abstractmethod
     def shards(self, wanted: int) -> int:
@@ -146,6 +153,10 @@ class Source(ABC):
 
     def check(self) -> None:  # noqa: B027
         """Called on the driver at start; raises SourceError for what can be known by then."""
+
+    def target(self) -> str | None:
+        """Where it reads, in one form; a flow with a store goes on only with the same one."""
+        return None
 
     def describe(self) -> str:
         """One line for explain() and for the progress."""
@@ -160,6 +171,8 @@ class Sink(Operator):
     """Whether what it published outlives the flow, named by the epoch."""
     idempotent = True
     """Whether an epoch that it is given again changes nothing; needed for exactly once."""
+    caveat: ClassVar[str] = ""
+    """What the restart of a driver does to rows, if it does something to them."""
 
     def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
         return ()
@@ -170,6 +183,27 @@ class Sink(Operator):
 
     def check(self) -> None:
         """Called on the driver at start; raises SinkError for what can be known by then."""
+
+    def target(self) -> str | None:
+        """Where it publishes, in one form; None: nowhere outside of the flow.
+
+        That is what a durable sink is known by: a flow with a store goes on only with the same one.
+        """
+        return None
+
+    def writes_as(self) -> str | None:
+        """What no other sink may have in common with it; its target, if nothing else."""
+        return self.target()
+
+    def owner(self) -> Owner | None:
+        """The run that took the target last, asked on the driver; None: it bears no mark."""
+        return None
+
+    def take(self, owner: Owner) -> None:
+        """Called on the driver at start: this run writes to the target, and no other may."""
+
+    def release(self) -> None:
+        """Called on the driver when the run has ended, or did not begin."""
 
     def prepare(self) -> None:
         """Called on the driver when the run is sure to begin: clear what an earlier one left."""

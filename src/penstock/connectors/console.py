@@ -48,7 +48,7 @@ def _print_rich(title: str, names: list[str], rows: list[dict[str, Any]]) -> Non
     for name in names:
         table.add_column(Text(name))
     for row in rows:
-        # As text: what looks like markup in somebody's data is data.
+        # As text: what looks like markup in the user's data is data.
         table.add_row(*[Text("null" if row[name] is None else str(row[name])) for name in names])
     console = RichConsole()
     console.print(title, highlight=False)

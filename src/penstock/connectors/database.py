@@ -23,17 +23,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
+from penstock.api.vertex import Time, Vertex
 from penstock.connectors.base import Sink
 from penstock.connectors.database_dialects import Dialect, dialect_of, lost, quoted, said
+from penstock.connectors.ownership import Owner, taken
 from penstock.errors import SchemaError, SinkError
 from penstock.operators.base import Exchange, Single
 from penstock.operators.columns import require_column
-from penstock.vertex import Time, Vertex
 
 __all__ = ["COMMITS", "Database"]
 
 COMMITS = "penstock_commits"
 """The table of epochs: ``writer`` (text), ``epoch`` (the last one committed)."""
+WRITERS = "penstock_writers"
+"""The table of who writes: per ``writer`` the run that may, its flow and its process."""
 TRIES = 5
 PAUSE_S = 0.2
 """Before the second try; twice as long before each further one."""
@@ -46,6 +49,7 @@ class Database(Sink):
 
     kind = "database"
     durable = True
+    _owner: Owner | None = None
 
     def __init__(
         self,
@@ -107,6 +111,43 @@ class Database(Sink):
                     table=self.table,
                 ) from error
 
+    def target(self) -> str:
+        own = "" if self.writer == self.table else f", writer {self.writer}"
+        return f"{self.dialect.identity}, table {self.table}{own}"
+
+    def writes_as(self) -> str:
+        return f"{self.dialect.identity}, writer {self.writer}"
+
+    def owner(self) -> Owner | None:
+        return self._use(lambda connection: self.owner_in(connection.cursor(), connection))
+
+    def take(self, owner: Owner) -> None:
+        before = self.owner()
+        if before is not None and not before.is_of(owner) and before.is_alive():
+            raise taken(self._shown(), before)
+        self._owner = owner
+
+    def prepare(self) -> None:
+        """Say which run may write; others find out with their next transaction."""
+        owner, mark = self._owner, self.dialect.mark
+        if owner is None:
+            return
+        names = ("run", "flow", "flow_id", "pid", "machine")
+        changes = ", ".join(f"{name} = excluded.{name}" for name in names)
+        statement = (
+            f"INSERT INTO {quoted(WRITERS)} (writer, {', '.join(names)}) "
+            f"VALUES ({', '.join([mark] * (1 + len(names)))}) "
+            f"ON CONFLICT (writer) DO UPDATE SET {changes}"
+        )
+        values = (self.writer, owner.run, owner.flow, owner.flow_id, owner.pid, owner.machine)
+
+        def note(connection: Any) -> None:
+            cursor = self.dialect.begin(connection)
+            cursor.execute(statement, values)
+            cursor.execute("COMMIT")
+
+        self._use(note)
+
     def committed(self) -> int | None:
         asked = f"SELECT epoch FROM {quoted(COMMITS)} WHERE writer = {self.dialect.mark}"
 
@@ -118,9 +159,39 @@ class Database(Sink):
             row = cursor.fetchone()
             return None if row is None else int(row[0])
 
+        return self._use(ask)
+
+    def owner_in(self, cursor: Any, connection: Any) -> Owner | None:
+        """The run that may write, as a transaction sees it."""
+        if not self.dialect.has_table(connection, WRITERS):
+            return None
+        cursor.execute(
+            f"SELECT run, flow, flow_id, pid, machine FROM {quoted(WRITERS)} "
+            f"WHERE writer = {self.dialect.mark}",
+            (self.writer,),
+        )
+        row = cursor.fetchone()
+        return None if row is None else Owner(*row)
+
+    def fence(self, cursor: Any, connection: Any) -> None:
+        """Hold on to the right to write until the transaction ends, or say who has it."""
+        if self._owner is None:
+            return
+        mark = self.dialect.mark
+        cursor.execute(
+            f"UPDATE {quoted(WRITERS)} SET run = run WHERE writer = {mark} AND run = {mark}",
+            (self.writer, self._owner.run),
+        )
+        if not cursor.rowcount:
+            raise taken(self._shown(), self.owner_in(cursor, connection))
+
+    def _shown(self) -> str:
+        return f"database: table {self.table!r} in {self.dialect.shown} (writer {self.writer!r})"
+
+    def _use(self, work: Callable[[Any], T]) -> T:
         connection = Connection(self.dialect)
         try:
-            return connection.use(ask)
+            return connection.use(work)
         except self.dialect.errors() as error:
             raise lost(self.dialect, error) from error
         finally:
@@ -145,8 +216,13 @@ class Database(Sink):
         if self.key:
             columns.append(f"PRIMARY KEY ({self._columns(self.key)})")
         commits = "writer TEXT PRIMARY KEY, epoch BIGINT NOT NULL"
+        writers = (
+            "writer TEXT PRIMARY KEY, run TEXT NOT NULL, flow TEXT NOT NULL, "
+            "flow_id TEXT NOT NULL, pid BIGINT NOT NULL, machine TEXT NOT NULL"
+        )
         return [
             f"CREATE TABLE IF NOT EXISTS {quoted(COMMITS)} ({commits})",
+            f"CREATE TABLE IF NOT EXISTS {quoted(WRITERS)} ({writers})",
             f"CREATE TABLE IF NOT EXISTS {quoted(self.table)} ({', '.join(columns)})",
         ]
 
@@ -291,6 +367,7 @@ class DatabaseVertex(Vertex):
         """One transaction; False if the epoch was there already."""
         sink = self._sink
         cursor = sink.dialect.begin(connection)
+        sink.fence(cursor, connection)
         cursor.execute(sink.claim(), (sink.writer, epoch))
         if not cursor.rowcount:
             cursor.execute("ROLLBACK")

@@ -21,7 +21,7 @@ from penstock.errors import SettingsError, SinkError
 __all__ = ["Dialect", "dialect_of", "lost", "quoted", "said"]
 
 BUSY_S = 10.0
-"""How long to wait for somebody else's transaction, or for a connection."""
+"""How long to wait for another transaction, or for a connection."""
 
 
 def quoted(name: str) -> str:
@@ -75,31 +75,57 @@ class Dialect(ABC):
         """The address without a password."""
         return re.sub(r"(://[^:/@]+):[^@]*@", r"\1:***@", self.url)
 
+    @property
+    def identity(self) -> str:
+        """The address as far as it says which database it is, not who asks."""
+        return re.sub(r"://[^/@]*@", "://", self.url).partition("?")[0].rstrip("/")
+
 
 class Sqlite(Dialect):
-    """A file, on a file system that all hosts share and that can lock; none is needed beside it."""
+    """A file, on a file system that all hosts share and that can lock; none is needed beside it.
+
+    It has a rollback journal.  A write-ahead log keeps its index in memory that only the processes
+    of one machine share: with a file that several machines use, an old process that wakes up can
+    destroy it.  ``?journal_mode=wal`` says that no other machine uses the file.
+    """
 
     mark = "?"
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        path = url.removeprefix("sqlite://").removeprefix("/")
+        address, _, option = url.partition("?")
+        path = address.removeprefix("sqlite://").removeprefix("/")
+        if option.lower() not in ("", "journal_mode=delete", "journal_mode=wal"):
+            raise SettingsError(
+                f"database: {url!r} has the option {option!r}; known are journal_mode=delete (the "
+                "default) and journal_mode=wal, for a file that only this machine uses"
+            )
+        self.mode = "WAL" if option.lower().endswith("wal") else "DELETE"
         if not path or path == ":memory:":
             raise SettingsError(
                 f"database: {url!r} names no file; hosts are processes of their own and cannot "
                 "share a database in memory. Give sqlite:///relative.db or sqlite:////absolute.db"
             )
-        self.path = os.path.abspath(path)
-        self.url = f"sqlite:///{self.path}"  # absolute: hosts work in other folders
+        self.path = os.path.realpath(path)
+        # Absolute: hosts work in other folders.
+        self.url = f"sqlite:///{self.path}" + (f"?{option}" if option else "")
 
     def connect(self) -> Any:
-        new = not os.path.exists(self.path)
         connection = sqlite3.connect(
             self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
         )
-        if new:
-            connection.execute("PRAGMA journal_mode = WAL")  # readers never wait, one sync a commit
-        connection.execute("PRAGMA synchronous = FULL")
+        try:
+            # A file keeps the mode of a write-ahead log until a connection changes it.
+            (mode,) = connection.execute(f"PRAGMA journal_mode = {self.mode}").fetchone()
+            if mode.upper() != self.mode:
+                raise sqlite3.OperationalError(
+                    f"its journal_mode is {mode}, and cannot be made {self.mode}"
+                )
+            # EXTRA: the end of a journal is durable, too, so that no commit is taken back.
+            connection.execute("PRAGMA synchronous = EXTRA")
+        except sqlite3.Error:
+            connection.close()
+            raise
         return connection
 
     def begin(self, connection: Any) -> Any:

@@ -9,7 +9,7 @@ The engine tells it these things, from any thread:
 - ``resume(epoch)``: a run goes on at this epoch; the ones before it were handed over earlier;
 - ``advance(epoch)`` (through the vertex or the sink): every epoch up to this one is complete,
   those without rows included;
-- ``stopping()``: the flow is about to drain, so nobody may hold it up any more;
+- ``stopping()``: the flow is about to drain, so no consumer may hold it up any more;
 - ``fail(error)``: the flow failed and nothing will come;
 - ``end()`` (the vertex's ``close`` calls it): the flow ended and nothing will come.
 """
@@ -17,13 +17,16 @@ The engine tells it these things, from any thread:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from penstock.api.vertex import Time, Vertex, VertexContext
 from penstock.connectors.base import Sink
 from penstock.operators.base import Exchange, Single
-from penstock.vertex import Time, Vertex, VertexContext
+
+if TYPE_CHECKING:
+    from penstock.engine.store.logs import CommitLog
 
 __all__ = ["DriverSink", "GatherVertex"]
 
@@ -34,6 +37,7 @@ class DriverSink(Sink):
     on_driver = True
     schema: pa.Schema | None = None
     """The schema of its input, known once the sink is part of a flow."""
+    caveat = "epochs that were handed over shortly before a driver died come again after a restart"
 
     def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
         self.schema = inputs[0]
@@ -44,6 +48,9 @@ class DriverSink(Sink):
 
     def vertex(self) -> Vertex:
         return GatherVertex(self)
+
+    def record_in(self, log: CommitLog | None) -> None:
+        """Where to note what was handed over; None: nowhere.  Called before a run begins."""
 
     def begin(self) -> None:
         """A run begins: forget how an earlier one ended."""
@@ -90,9 +97,10 @@ class GatherVertex(Vertex):
         batches.append(batch)
 
     def onNotify(self, time: Time) -> None:
-        batches = self._open.pop(time.epoch, None)
+        batches = self._open.get(time.epoch)
         if batches is not None:
             self._sink.publish(time.epoch, pa.Table.from_batches(batches))
+            del self._open[time.epoch]
         self._sink.advance(time.epoch)
 
     def advance(self, epoch: int) -> None:

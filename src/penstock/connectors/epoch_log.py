@@ -1,16 +1,22 @@
 """A durable log of whole epochs: what one shard of a persisted stream consists of.
 
-    <folder>/00000003.log     a segment: records, one after the other
-    <folder>/00000003.seal    how much of it counts; empty: somebody is about to say so
+    <folder>/00000003.log       a segment: records, one after the other
+    <folder>/00000003.synced    how much of it its writer has made durable
+    <folder>/00000003.sealing   a process is about to say how much of it counts
+    <folder>/00000003.seal      how much of it counts, said once and for all
 
 A record is an epoch: its rows as an Arrow IPC stream, the watermark after it, a checksum over all.
-It is appended and made durable before anybody hears of it.  What a crash left of the last record
-does not check, and does not count.
+It is appended and made durable, with rows or without, before anybody hears of it: readers look at
+``synced`` first.  What a crash left of the last record does not check, and does not count.
 
 One writer appends; every new writer begins a segment of its own.  Before that it *seals* the one
-before: it says that it will, looks how long the segment is, and says that.  A reader that finds a
-seal without a length waits for it.  So what a frozen process appends when it wakes up is either
-before the length was looked at, and counts for everybody, or after it, and counts for nobody.
+before: it says that it will, makes durable what is there, looks how long that is, and says so.  A
+reader that finds a segment being sealed waits for the length.  The first length that is said
+stands.  So what a frozen process appends when it wakes up is either before the length was looked
+at, and counts for all readers, or after it, and counts for none.
+
+A segment that could not be made durable is sealed where it last was, and the epoch is written again
+into a new one: another sync of the same file would report success and prove nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,8 +32,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.engine.store_log import sync_directory, write_durably
-from penstock.errors import SourceError
+from penstock.errors import PeerError, SourceError
+from penstock.storage.syncs import settle, sync_descriptor, sync_directory, write_durably
 
 __all__ = ["EpochLogReader", "EpochLogWriter", "EpochRecord", "last_epoch"]
 
@@ -37,6 +44,8 @@ _HEADER = struct.Struct("<IIQqqQB")
 """Checksums of the rest and of the rows; the rows' length, epoch, watermark, number, flags."""
 _HAS_WATERMARK, _IS_END = 1, 2
 _PROBE = 4096
+_LENGTH = struct.Struct("<Q")
+_EVERYTHING = 1 << 63
 
 
 @dataclass(frozen=True)
@@ -82,9 +91,11 @@ class EpochLogWriter:
                 self.last = epochs[-1]
                 break
         self._number = numbers[-1] + 1 if numbers else 1
-        self._descriptor = self._begin()
+        self._descriptor, self._synced = self._begin(self._number)
         self._size = 0
         self._is_torn = False
+        self._is_suspect = False
+        """Whether the segment has bytes that could not be made durable."""
 
     def append(
         self,
@@ -96,26 +107,30 @@ class EpochLogWriter:
         """Add an epoch; returns when it is durable.  One that is there already is left alone."""
         if epoch <= self.last:
             return
+        if self._size >= SEGMENT_BYTES or self._is_suspect:
+            self._roll()
         if self._is_torn:
             os.ftruncate(self._descriptor, self._size)
             self._is_torn = False
-        if self._size >= SEGMENT_BYTES:
-            self._roll()
         data = _packed(batches)
         rows = sum(batch.num_rows for batch in batches)
         record = _header(data, epoch, watermark_us, rows, is_end)
         self._is_torn = True  # until all of it is there; else the next append cuts it off
         self._write(record, data)
-        # An epoch without rows is found empty again if it is lost: it need not outlive the machine.
-        if self._sync and rows:
-            os.fdatasync(self._descriptor)
+        size = self._size + len(record) + len(data)
+        if self._sync:
+            self._is_suspect = True
+            sync_descriptor(self._descriptor)
+            self._is_suspect = False
+            os.pwrite(self._synced, _LENGTH.pack(size), 0)
         self._is_torn = False
-        self._size += len(record) + len(data)
+        self._size = size
         self.last = epoch
 
     def close(self) -> None:
         """Close the segment; it counts as far as it goes."""
         os.close(self._descriptor)
+        os.close(self._synced)
 
     def _write(self, *parts: bytes | pa.Buffer) -> None:
         written = os.writev(self._descriptor, parts)
@@ -125,28 +140,69 @@ class EpochLogWriter:
             while missing:
                 missing -= os.write(self._descriptor, whole[len(whole) - missing :])
 
-    def _begin(self) -> int:
-        path = _segment(self._folder, self._number)
+    def _begin(self, number: int) -> tuple[int, int]:
+        """Make a segment; the descriptors of its records and of how much is durable."""
+        path = _segment(self._folder, number)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
-        descriptor = os.open(path, flags, 0o644)
-        if self._sync:
-            sync_directory(self._folder)
-        return descriptor
+        if not self._sync:
+            return os.open(path, flags, 0o644), os.open(os.devnull, os.O_WRONLY)
+        synced = os.open(_synced(self._folder, number), os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if not path.exists():
+                os.pwrite(synced, _LENGTH.pack(0), 0)
+            descriptor = os.open(path, flags, 0o644)
+            try:
+                sync_directory(self._folder)
+            except OSError:
+                os.close(descriptor)
+                path.unlink()
+                raise
+        except OSError as error:
+            os.close(synced)
+            if isinstance(error, FileExistsError):
+                raise self._replaced(number) from error
+            raise
+        return descriptor, synced
+
+    def _replaced(self, number: int) -> PeerError:
+        return PeerError(
+            f"segment {number} of {self._folder} belongs to another writer: this one was replaced "
+            "and must stop"
+        )
 
     def _roll(self) -> None:
-        os.close(self._descriptor)
-        self._seal(self._number)
+        if self._seal(self._number, self._size) != self._size:
+            raise self._replaced(self._number)
+        descriptor, synced = self._begin(self._number + 1)
+        self.close()
         self._number += 1
-        self._descriptor = self._begin()
+        self._descriptor, self._synced = descriptor, synced
         self._size = 0
+        self._is_torn = self._is_suspect = False
 
-    def _seal(self, number: int) -> None:
+    def _seal(self, number: int, length: int | None = None) -> int:
+        """Say how much of a segment counts, unless that was said; returns how much that is."""
         seal = _seal(self._folder, number)
-        if _sealed(seal) is not None:
-            return
-        write_durably(seal, b"")
-        length = max((r.end for r in _records(self._folder, number) if not r.is_end), default=0)
-        write_durably(seal, json.dumps({"length": length}).encode())
+        said = _sealed(seal)
+        if said is not None:
+            return said
+        _sealing(self._folder, number).touch()
+        if length is None:
+            length = _whole(self._folder, number, self._sync)
+        mine = seal.with_name(f"{seal.name}.{uuid.uuid4().hex}.tmp")
+        write_durably(mine, json.dumps({"length": length}).encode(), self._sync)
+        try:
+            if seal.exists():  # without a length: of an earlier version
+                os.replace(mine, seal)
+            else:
+                os.link(mine, seal)
+        except FileExistsError:
+            return self._seal(number)
+        finally:
+            mine.unlink(missing_ok=True)
+        if self._sync:
+            sync_directory(self._folder)
+        return length
 
 
 class EpochLogReader:
@@ -159,12 +215,16 @@ class EpochLogReader:
         self._offset = 0
         self._descriptor: int | None = None
 
-    def next(self) -> EpochRecord | None:
-        """The next epoch, None: it is not there yet."""
+    def next(self, again: bool = False) -> EpochRecord | None:
+        """The next epoch, None: it is not there yet.
+
+        One that was read before (``again``) counts, so its segment may be in the act of sealing:
+        there is no writer to wait for.
+        """
         while True:
             if self._descriptor is None and not self._open():
                 return None
-            record = self._read()
+            record = self._read(again)
             if record is None:
                 if not self._advance():
                     return None
@@ -190,8 +250,8 @@ class EpochLogReader:
                 return
             if any(record.epoch > epoch for record in _records(self._folder, number)):
                 return
-            _segment(self._folder, number).unlink(missing_ok=True)
-            _seal(self._folder, number).unlink(missing_ok=True)
+            for part in (_segment, _synced, _sealing, _seal):  # without the first, no one asks
+                part(self._folder, number).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close what is open."""
@@ -207,7 +267,7 @@ class EpochLogReader:
         self._descriptor = os.open(_segment(self._folder, numbers[0]), os.O_RDONLY)
         return True
 
-    def _read(self) -> EpochRecord | None:
+    def _read(self, again: bool) -> EpochRecord | None:
         """The record at the present place, if it is whole and counts."""
         descriptor, number = self._descriptor, self._number
         if descriptor is None or number is None:
@@ -217,12 +277,22 @@ class EpochLogReader:
         if record is None:
             return None
         seal = _seal(self._folder, number)
-        if seal.exists():
-            length = _sealed(seal)
-            if length is None or record.end > length:
-                return None
+        being_sealed = seal.exists() or _sealing(self._folder, number).exists()
+        length = _sealed(seal) if being_sealed else self._made_durable(number)
+        if length is None and again:
+            length = self._made_durable(number)
+        if length is None or record.end > length:
+            return None
         self._offset = record.end
         return record
+
+    def _made_durable(self, number: int) -> int:
+        """How much of a segment its writer has made durable; all, if it does not say."""
+        try:
+            data = _synced(self._folder, number).read_bytes()
+        except FileNotFoundError:
+            return _EVERYTHING
+        return int(_LENGTH.unpack(data)[0]) if len(data) == _LENGTH.size else 0
 
     def _advance(self) -> bool:
         """Go to the next segment if this one has no more."""
@@ -235,9 +305,11 @@ class EpochLogReader:
         return self._open()
 
 
-def last_epoch(folder: Path) -> int | None:
-    """The last epoch of a shard's log, None: there is none."""
+def last_epoch(folder: Path, sync: bool = False) -> int | None:
+    """The last epoch of a shard's log, None: there is none; ``sync``: it is durable, too."""
     for number in reversed(_segments(folder)):
+        if sync and _sealed(_seal(folder, number)) is None:
+            _whole(folder, number, sync)
         epochs = [record.epoch for record in _records(folder, number) if not record.is_end]
         if epochs:
             return epochs[-1]
@@ -258,6 +330,21 @@ def _segment(folder: Path, number: int) -> Path:
 
 def _seal(folder: Path, number: int) -> Path:
     return folder / f"{number:08d}.seal"
+
+
+def _synced(folder: Path, number: int) -> Path:
+    return folder / f"{number:08d}.synced"
+
+
+def _sealing(folder: Path, number: int) -> Path:
+    return folder / f"{number:08d}.sealing"
+
+
+def _whole(folder: Path, number: int, sync: bool) -> int:
+    """The length of a segment's whole records but for the end of its stream, made durable."""
+    if sync:
+        settle(_segment(folder, number))
+    return max((r.end for r in _records(folder, number) if not r.is_end), default=0)
 
 
 def _sealed(path: Path) -> int | None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from penstock.errors import SourceError
 
-__all__ = ["FileEntry", "Listing"]
+__all__ = ["FileEntry", "Listing", "shown"]
 
 _HIDDEN = ("_", ".")
 _UNFINISHED = (".tmp", "._COPYING_")
@@ -50,20 +50,31 @@ class Listing:
             raise SourceError(f"files: {self.root} may not be read by this user", path=self.root)
 
     def new(
-        self, known: Collection[str], wanted: Callable[[str], bool] = lambda name: True
+        self,
+        known: Mapping[str, FileEntry],
+        wanted: Callable[[str], bool] = lambda name: True,
+        changed: Callable[[FileEntry], None] = lambda entry: None,
     ) -> list[FileEntry]:
-        """The files that are not known and whose relative path is wanted, oldest first."""
+        """The files that are not known and whose relative path is wanted, oldest first.
+
+        ``changed`` is told of known ones that were changed or replaced.
+        """
         found = []
         start = len(self.root.rstrip(os.sep)) + 1
         for path in self._walk():
             relative = path[start:] or os.path.basename(path)
-            if relative in known or not wanted(relative):
+            before = known.get(relative)
+            if before is None and not wanted(relative):
                 continue
             try:
                 status = os.stat(path)
             except FileNotFoundError:
                 continue
-            found.append(FileEntry(relative, status.st_size, status.st_mtime_ns))
+            entry = FileEntry(relative, status.st_size, status.st_mtime_ns)
+            if before is None:
+                found.append(entry)
+            elif entry != before:
+                changed(entry)
         return sorted(found, key=lambda entry: (entry.mtime_ns, entry.path))
 
     def absolute(self, relative: str) -> str:
@@ -105,6 +116,11 @@ class Listing:
         if name.startswith(_HIDDEN) or name.endswith(_UNFINISHED):
             return False
         return self.pattern is None or fnmatch.fnmatch(name, self.pattern)
+
+
+def shown(path: str) -> str:
+    """A path for messages: what is not UTF-8 in it is spelled out."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _root(path: str) -> str:

@@ -4,9 +4,13 @@ A file belongs to the shard that its relative path hashes to.  The shard lists n
 read those it knows, oldest first, and journals the list with the epoch: the journal fixes the order
 for every later reading.  A position is ``{"file": place in the journal, "row": rows read of it}``.
 
+The position after a file's last row is the beginning of the next one: a file whose rows are all
+published is not needed any more.
+
 A file must be complete when it appears: write it elsewhere (or under a name that starts with ``_``
-or ``.``, or ends with ``.tmp``) and rename it into place.  A file that changed its size after it
-was journalled is refused when it is read again, because its rows would not be the same.
+or ``.``, or ends with ``.tmp``) and rename it into place.  A file whose size or time of change is
+not the journalled one is refused when it is read again, because its rows might not be the same.
+As with Spark, a name that was seen is not read again, whatever is there now: that is counted.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ import pyarrow as pa
 
 from penstock.connectors.base import Position, Reader, Source, SourceContext
 from penstock.connectors.file_formats import FORMATS, FileFormat, format_of
-from penstock.connectors.file_listing import FileEntry, Listing
+from penstock.connectors.file_listing import FileEntry, Listing, shown
 from penstock.durations import duration_us
 from penstock.errors import SchemaError, SettingsError, SourceError
 from penstock.paths import local_path
@@ -32,14 +36,21 @@ __all__ = ["Files"]
 _log = logging.getLogger(__name__)
 _OWN_OPTIONS = frozenset({"pollInterval", "onCorrupt", "pathGlobFilter"})
 
+TRIES = 6
+"""Number of attempts to read a file or list a directory before an I/O error ends the flow."""
+PAUSE_S = 0.1
+"""Before the second try; twice as long before each further one."""
+
 
 class Files(Source):
     """The files under a directory, of a glob pattern, or a single one.
 
     Options: ``pollInterval`` (how often to look for new files, "1 second"), ``onCorrupt`` ("fail",
-    or "skip" to leave out the rest of a file that cannot be read), ``pathGlobFilter`` (names to
-    read), and those of the format.  The format is inferred from the names; the schema from the
-    first file.  A given schema is a projection, an inferred one must be every file's.
+    or "skip" to leave out the rest of a file whose contents cannot be read), ``pathGlobFilter``
+    (names to read), ``mode`` and ``columnNameOfCorruptRecord`` for malformed records of CSV and
+    JSON lines, as in Spark (see :mod:`.text_lines`), and those of the format.  The format is
+    inferred from the names; the schema from the first file.  A given schema is a projection, an
+    inferred one must be every file's.
     """
 
     def __init__(
@@ -82,6 +93,9 @@ class Files(Source):
     def check(self) -> None:
         self.listing.check()
 
+    def target(self) -> str:
+        return self.path
+
     def describe(self) -> str:
         return f"{self.format.name} {self.path}"
 
@@ -92,7 +106,7 @@ class Files(Source):
     def _first(self, format: str | None) -> str:
         """A file to infer the format or the schema from."""
         self.listing.check()
-        files = self.listing.new((), lambda name: format is not None or bool(format_of(name)))
+        files = self.listing.new({}, lambda name: format is not None or bool(format_of(name)))
         if not files:
             raise SourceError(
                 f"files: {self.path} holds no file to infer the schema from; give format= and "
@@ -128,14 +142,21 @@ class FilesReader(Reader):
         self._source = source
         self._shard, self._shards = context.shard, context.shards
         self._files: list[FileEntry] = []
-        self._known: set[str] = set()
+        self._known: dict[str, FileEntry] = {}
+        self._replaced: set[FileEntry] = set()
         self._skips: dict[int, int] = {}
+        self._counters = dict.fromkeys(
+            ("files_read", "files_skipped", "files_replaced", "rows_malformed", "read_retries"), 0
+        )
         for entry in context.journal:
             self._recall(entry)
         self._told = len(self._files)
         self._new_skips: list[tuple[int, int]] = []
+        self._failures = 0
+        self._retry_us = 0
+        self._waits = False
         self._available_now = context.available_now
-        self._found = self._look() if context.available_now else None
+        self._found = self._look_now() if context.available_now else None
         self._live = False
         self._next_poll_us = 0
         position = context.position or {"file": 0, "row": 0}
@@ -143,7 +164,6 @@ class FilesReader(Reader):
         self._row: int = position["row"]
         self._batches: Iterator[pa.RecordBatch] | None = None
         self._batch: pa.RecordBatch | None = None
-        self._counters = {"files_read": 0, "files_skipped": 0}
 
     def read(self, rows_max: int, now_us: int, until: Position = None) -> pa.RecordBatch | None:
         if until is None and not self._live:
@@ -161,8 +181,17 @@ class FilesReader(Reader):
             taken = self._batch.slice(0, n)
             self._batch = self._batch.slice(n) if n < self._batch.num_rows else None
             self._row += n
+            if self._batch is None:
+                self._look_ahead(end)
             return taken
         return None
+
+    def read_again(self, rows: int) -> pa.RecordBatch | None:
+        self._waits = True
+        try:
+            return self.read(rows, 0)
+        finally:
+            self._waits = False
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -187,15 +216,20 @@ class FilesReader(Reader):
         return self._available_now and self._live and self._file >= len(self._files)
 
     def wait_s(self, now_us: int) -> float:
-        return min(1.0, max(0.001, (self._next_poll_us - now_us) / 1e6))
+        next_us = self._retry_us or self._next_poll_us
+        return min(1.0, max(0.001, (next_us - now_us) / 1e6))
 
     def close(self) -> None:
         self._leave()
 
     # -- one file --------------------------------------------------------------------------------
 
+    @property
+    def _path(self) -> str:
+        return self._source.listing.absolute(self._files[self._file].path)
+
     def _advance(self, now_us: int, end: tuple[int, int] | None) -> bool:
-        """Get the current file's next block, or move to the next file; False: there is none."""
+        """Get the current file's next block, or move to the next file; False: not now."""
         if self._file >= len(self._files):
             if end is not None:
                 raise SourceError(
@@ -203,53 +237,114 @@ class FilesReader(Reader):
                     f"only {len(self._files)}; the checkpoint is not of this source"
                 )
             return self._poll(now_us)
-        path = self._source.listing.absolute(self._files[self._file].path)
+        waits = self._waits or end is not None
+        if now_us < self._retry_us and not waits:
+            return False
         try:
-            if self._batches is None:
-                self._enter(path)
-            batch = next(self._batches, None) if self._batches is not None else None
+            self._batch = self._next_block()
         except (pa.ArrowException, OSError) as error:
+            self._leave()
+            if isinstance(error, OSError) and not self._seems_corrupt(error):
+                return self._try_again(error, now_us, waits)
             if self._source.on_corrupt == "fail" or end is not None:
-                raise _corrupt(path, self._source.format.name, error) from error
-            _log.warning("files: skipped the rest of %s: %s", path, error)
+                raise _corrupt(self._path, self._source.format.name, error) from error
+            _log.warning("files: skipped the rest of %s: %s", shown(self._path), error)
+            self._skips[self._file] = self._row
             self._new_skips.append((self._file, self._row))
             self._counters["files_skipped"] += 1
-            batch = None
-        if batch is not None:
-            limit = self._skips.get(self._file)
-            if limit is not None:
-                batch = batch.slice(0, limit - self._row)
-            self._batch = batch if batch.num_rows else None
-        if batch is None or not batch.num_rows:
-            self._next_file(path, end)
+        self._failures = self._retry_us = 0
+        if self._batch is None:
+            self._next_file(end)
         return True
+
+    def _next_block(self) -> pa.RecordBatch | None:
+        """The next rows of the current file; None: there are no more."""
+        limit = self._skips.get(self._file)
+        while limit is None or self._row < limit:
+            if self._batches is None:
+                self._enter(self._path)
+            batch = None if self._batches is None else next(self._batches, None)
+            if batch is None:
+                return None
+            if batch.num_rows:
+                return batch if limit is None else batch.slice(0, limit - self._row)
+        return None
+
+    def _look_ahead(self, end: tuple[int, int] | None) -> None:
+        """Notice the end of a file with its last rows: what they make needs the file no more."""
+        try:
+            self._batch = self._next_block()
+        except (pa.ArrowException, OSError, SourceError):
+            self._leave()  # it will come up again when those rows are asked for
+            return
+        if self._batch is None:
+            self._next_file(end)
+
+    def _seems_corrupt(self, error: OSError) -> bool:
+        """Whether it is about what is in the file: it has no number, and comes again at once."""
+        self._failures += 1
+        return error.errno is None and self._failures > 1
+
+    def _try_again(self, error: OSError, now_us: int, waits: bool) -> bool:
+        self._counters["read_retries"] += 1
+        if error.errno is None:
+            return True
+        if self._failures >= TRIES:
+            raise SourceError(
+                f"files: {shown(self._path)} could not be read in {TRIES} tries: {error}. Nothing "
+                "is lost: start the flow again with the same checkpointLocation when it can be",
+                path=shown(self._path),
+            ) from error
+        pause_s = PAUSE_S * 2 ** (self._failures - 1)
+        _log.warning(
+            "files: %s: %s; tried again in %g s", shown(self._path), error, round(pause_s, 3)
+        )
+        if waits:
+            time.sleep(pause_s)
+        else:
+            self._retry_us = now_us + int(pause_s * 1e6)
+        return waits
 
     def _enter(self, path: str) -> None:
         entry, source = self._files[self._file], self._source
-        if self._skips.get(self._file) == self._row:
-            return
         try:
-            size = os.stat(path).st_size
+            status = os.stat(path)
         except FileNotFoundError as error:
             raise SourceError(
-                f"files: {path} is gone before it was read; put it back, or start with a new "
-                "checkpointLocation",
-                path=path,
+                f"files: {shown(path)} is gone, but its rows from {self._row} on are still needed: "
+                "they are not published, or a state has to be made from them again; put it back, "
+                "or start with a new checkpointLocation",
+                path=shown(path),
             ) from error
-        if size != entry.size:
+        if status.st_size != entry.size:
             raise SourceError(
-                f"files: {path} had {entry.size} bytes when it was found and has {size} now; write "
-                "files elsewhere and rename them into place when they are complete",
-                path=path,
+                f"files: {shown(path)} had {entry.size} bytes when it was found and has "
+                f"{status.st_size} now; write files elsewhere and rename them into place when they "
+                "are complete",
+                path=shown(path),
             )
-        self._batches = source.format.batches(path, source.schema, source.exact, self._row)
+        if status.st_mtime_ns != entry.mtime_ns:
+            seconds, ns = divmod(entry.mtime_ns, 1_000_000_000)
+            raise SourceError(
+                f"files: {shown(path)} was changed after it was found, and its rows from "
+                f"{self._row} on are still needed as they were; put the old file back and say "
+                f"touch -d @{seconds}.{ns:09d} {shown(path)}, or start with a new "
+                "checkpointLocation",
+                path=shown(path),
+            )
+        self._batches = source.format.batches(
+            path, source.schema, source.exact, self._row, self._malformed
+        )
 
-    def _next_file(self, path: str, end: tuple[int, int] | None) -> None:
+    def _malformed(self, records: int) -> None:
+        self._counters["rows_malformed"] += records
+
+    def _next_file(self, end: tuple[int, int] | None) -> None:
         if end is not None and end[0] == self._file and self._row < end[1]:
             raise SourceError(
-                f"files: {path} has {self._row} rows, but {end[1]} were read of it earlier; it was "
-                "changed",
-                path=path,
+                f"files: {shown(self._path)} has {self._row} rows, but {end[1]} were read of it "
+                "earlier; it was changed",
+                path=shown(self._path),
             )
         self._leave()
         self._counters["files_read"] += 1
@@ -266,7 +361,13 @@ class FilesReader(Reader):
         if self._available_now or now_us < self._next_poll_us:
             return False
         began = time.perf_counter()
-        found = self._look()
+        try:
+            found = self._look()
+        except OSError as error:
+            self._not_listed(error)
+            found = []
+        else:
+            self._failures = 0
         # A directory that takes long to list is listed less often.
         cost_us = int((time.perf_counter() - began) * 1e6)
         self._next_poll_us = now_us + max(self._source.poll_us, 10 * cost_us)
@@ -274,16 +375,49 @@ class FilesReader(Reader):
         return bool(found)
 
     def _look(self) -> list[FileEntry]:
-        return self._source.listing.new(self._known, self._is_mine)
+        return self._source.listing.new(self._known, self._is_mine, self._was_replaced)
+
+    def _look_now(self) -> list[FileEntry]:
+        """Look until it works: what is missed now is missed by this run."""
+        while True:
+            try:
+                found = self._look()
+            except OSError as error:
+                self._not_listed(error)
+                time.sleep(PAUSE_S * 2 ** (self._failures - 1))
+            else:
+                self._failures = 0
+                return found
+
+    def _not_listed(self, error: OSError) -> None:
+        self._failures += 1
+        self._counters["read_retries"] += 1
+        root = shown(self._source.listing.root)
+        if self._failures >= TRIES:
+            raise SourceError(
+                f"files: {root} could not be listed in {TRIES} tries: {error}", path=root
+            ) from error
+        _log.warning("files: %s could not be listed: %s; it is tried again", root, error)
 
     def _is_mine(self, path: str) -> bool:
-        mine = zlib.crc32(path.encode()) % self._shards == self._shard
+        mine = zlib.crc32(os.fsencode(path)) % self._shards == self._shard
         return mine and self._source.wanted(path)
+
+    def _was_replaced(self, entry: FileEntry) -> None:
+        if entry in self._replaced:
+            return
+        self._replaced.add(entry)
+        self._counters["files_replaced"] += 1
+        _log.warning(
+            "files: %s was changed after it was found; a name that was seen is not read again: "
+            "give the new rows a name of their own",
+            shown(self._source.listing.absolute(entry.path)),
+        )
 
     def _admit(self, found: list[FileEntry]) -> None:
         for entry in found:
             if entry.path not in self._known:
-                self._known.add(entry.path)
+                self._known[entry.path] = entry
                 self._files.append(entry)
 
     def _recall(self, entry: dict[str, Any]) -> None:
@@ -299,6 +433,7 @@ class FilesReader(Reader):
 
 def _corrupt(path: str, format: str, error: Exception) -> SourceError:
     reason = " ".join(str(error).split())
+    path = shown(path)
     return SourceError(
         f"files: {path} cannot be read as {format}: {reason}; replace or remove it, or start with "
         "onCorrupt='skip' to leave such files out",

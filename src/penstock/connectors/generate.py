@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from penstock.connectors.base import Position, Reader, Source, SourceContext
 from penstock.errors import SchemaError, SettingsError, SourceError
+from penstock.operators.conform import Conform
 
 __all__ = ["Generate"]
 
@@ -34,6 +35,8 @@ _BLOCK_S = 0.001
 _JOIN_ROWS = 16_384
 """Blocks are joined (copied) into a batch only up to this many rows."""
 _UNLIMITED = 1 << 62
+_VALVE_S = 0.005
+"""How often a source with a valve looks whether it was opened."""
 
 
 class Generate(Source):
@@ -64,6 +67,8 @@ class Generate(Source):
         self.shards_wanted = shards
         self.start_us = start_us
         """Wall clock at which the first row is due; None: when the run starts."""
+        self.valve: Callable[[int], int] | None = None
+        """Maps the rows due by the clock to the rows handed out.  Tests hold input back with it."""
         self.strided = _takes_stride(function)
         self.schema = schema if schema is not None else self._inferred()
 
@@ -92,27 +97,17 @@ class Generate(Source):
             return BLOCK_ROWS_MAX
         return max(1, min(BLOCK_ROWS_MAX, round(self.rate * _BLOCK_S)))
 
-    def make(self, offset: int, n: int, stride: int) -> pa.RecordBatch:
+    def make(self, offset: int, n: int, stride: int, conform: Conform) -> pa.RecordBatch:
         """Call the function and check what it gives."""
         if self.strided:
             batch = self.function(offset, n, stride=stride)
         else:
             batch = self.function(offset, n)
-        if not isinstance(batch, pa.RecordBatch):
-            raise SourceError(
-                f"generate: the function must give a pyarrow RecordBatch, got a "
-                f"{type(batch).__name__} for offset {offset}, n {n}"
-            )
+        batch = conform(batch)
         if batch.num_rows != n:
             raise SourceError(
                 f"generate: asked for {n} rows from offset {offset}, the function gave "
                 f"{batch.num_rows}",
-                offset=offset,
-            )
-        if not batch.schema.equals(self.schema):
-            raise SchemaError(
-                f"generate: at offset {offset} the function gave [{_columns(batch.schema)}], "
-                f"expected [{_columns(self.schema)}]",
                 offset=offset,
             )
         return batch
@@ -143,6 +138,8 @@ class GenerateReader(Reader):
 
     def __init__(self, source: Generate, context: SourceContext) -> None:
         self._source = source
+        who = f"source {context.stage!r}: generate: the function"
+        self._conform = Conform(source.schema, who, SchemaError)
         self._shard = context.shard
         self._shards = context.shards
         self._made: int = context.position or 0
@@ -197,6 +194,8 @@ class GenerateReader(Reader):
     def wait_s(self, now_us: int) -> float:
         if self._per_us is None or self._origin_us is None:
             return 0.0
+        if self._source.valve is not None:
+            return _VALVE_S
         due_us = self._origin_us + (self._offset(self._made) + 1) / self._per_us
         return min(0.1, max(0.0001, (due_us - now_us) / 1e6))
 
@@ -213,17 +212,20 @@ class GenerateReader(Reader):
         return rounds * self._block + min(max(rest - self._shard * self._block, 0), self._block)
 
     def _due(self, now_us: int) -> int:
-        if self._per_us is None:
-            return self._total
-        if self._origin_us is None:
-            # A new run goes on where the last one ended, as if no time had passed.
-            self._origin_us = now_us - self._offset(self._made) / self._per_us
-        return min(self._owned(max(0, int((now_us - self._origin_us) * self._per_us))), self._total)
+        due = _UNLIMITED
+        if self._per_us is not None:
+            if self._origin_us is None:
+                # A new run goes on where the last one ended, as if no time had passed.
+                self._origin_us = now_us - self._offset(self._made) / self._per_us
+            due = max(0, int((now_us - self._origin_us) * self._per_us))
+        if self._source.valve is not None:
+            due = self._source.valve(due)
+        return min(self._owned(due), self._total)
 
     def _make(self, n: int) -> pa.RecordBatch:
         source = self._source
         if source.strided or self._shards == 1:
-            batch = source.make(self._offset(self._made), n, self._shards)
+            batch = source.make(self._offset(self._made), n, self._shards, self._conform)
             self._made += n
             return batch
         batches: list[pa.RecordBatch] = []
@@ -232,7 +234,7 @@ class GenerateReader(Reader):
             take = min(n - rows, self._block - self._made % self._block)
             if batches and rows + take > max(_JOIN_ROWS, self._block):
                 break
-            batches.append(source.make(self._offset(self._made), take, 1))
+            batches.append(source.make(self._offset(self._made), take, 1, self._conform))
             self._made += take
             rows += take
         if len(batches) == 1:
@@ -266,7 +268,3 @@ def _takes_stride(function: Callable[..., Any]) -> bool:
         return "stride" in inspect.signature(function).parameters
     except (TypeError, ValueError):
         return False
-
-
-def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name}: {field.type}" for field in schema)

@@ -18,6 +18,7 @@ import pyarrow as pa
 from penstock.connectors.base import Position, Reader, Source, SourceContext
 from penstock.connectors.driver import DriverSink
 from penstock.errors import SchemaError, SettingsError, SourceError
+from penstock.operators.conform import Conform
 
 __all__ = ["MemorySink", "MemorySource", "Rows"]
 
@@ -32,6 +33,7 @@ class MemorySource(Source):
     """A source that the driver pushes rows into; one shard, positions are numbers of rows."""
 
     on_driver = True
+    caveat = "rows that were pushed and are not published yet are gone when the driver ends"
 
     def __init__(
         self,
@@ -132,8 +134,8 @@ class MemorySource(Source):
                 return
             if not self._readers:
                 raise SourceError(
-                    f"push: {self._end - self._read_to} rows wait and nobody reads them; start the "
-                    "flow before pushing more"
+                    f"push: {self._end - self._read_to} rows wait and no flow reads them; "
+                    "start the flow before pushing more"
                 )
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
@@ -149,7 +151,7 @@ class MemorySource(Source):
     # -- the engine's side -----------------------------------------------------------------------
 
     def truncate(self, position: Position) -> None:
-        """Forget rows before a position from which nobody will ever read again."""
+        """Forget rows before a position from which no reader starts again."""
         with self._changed:
             drop = bisect_right(self._starts, min(position or 0, self._read_to)) - 1
             if drop > 0:
@@ -175,9 +177,9 @@ class MemoryReader(Reader):
         self._source = source
         wanted = context.position or 0
         with source._changed:
-            if wanted > source._end and not source._opened:
+            if not source._opened:
                 # A new process: what it pushes comes after what earlier ones did.
-                shift = wanted
+                shift = max(wanted, context.recorded or 0)
                 source._starts = [start + shift for start in source._starts]
                 source._ends = [end + shift for end in source._ends]
                 source._base += shift
@@ -185,7 +187,9 @@ class MemoryReader(Reader):
             if wanted < source._base or wanted > source._end:
                 raise SourceError(
                     f"memory: rows from {wanted} on are wanted, but only {source._base} to "
-                    f"{source._end} are kept; rows pushed in an earlier process are gone",
+                    f"{source._end} are kept: the rest was pushed in an earlier process, which "
+                    "ended before they were published. Start with a new checkpointLocation and "
+                    "push again what was not published, or use a source that can be read again",
                     position=wanted,
                 )
             source._opened = True
@@ -288,6 +292,7 @@ class MemorySink(DriverSink):
     """
 
     kind = "memory_sink"
+    caveat = "its rows are gone when the driver ends, and after a restart it gets later ones only"
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -379,20 +384,9 @@ def _to_batches(rows: Rows, schema: pa.Schema) -> list[pa.RecordBatch]:
             table = pa.table(dict(rows), schema=schema)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError) as error:
         raise SchemaError(f"push: the rows do not fit [{_names(schema)}]: {error}") from error
-    if isinstance(table, pa.RecordBatch):
-        table = pa.Table.from_batches([table])
-    for field in schema:
-        column = table.column(field.name)
-        if column.type != field.type:
-            raise SchemaError(
-                f"push: column {field.name!r} is {column.type}, expected {field.type}",
-                column=field.name,
-            )
-        if not field.nullable and column.null_count:
-            raise SchemaError(f"push: column {field.name!r} cannot be null", column=field.name)
-    if not table.schema.equals(schema):
-        table = pa.table([table.column(name) for name in schema.names], schema=schema)
-    return table.to_batches()
+    conform = Conform(schema, "push", SchemaError)
+    batches = [table] if isinstance(table, pa.RecordBatch) else table.to_batches()
+    return [conform(batch) for batch in batches]
 
 
 def _names_of(rows: Sequence[Any]) -> list[str]:

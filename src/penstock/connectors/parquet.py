@@ -17,11 +17,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.api.vertex import Time, Vertex, VertexContext
 from penstock.connectors.base import Sink
+from penstock.connectors.ownership import FolderClaim, Owner
 from penstock.connectors.staging import Staging
 from penstock.errors import NotWrittenError, SchemaError, SinkError
 from penstock.operators.base import Exchange, Operator, Single, State
-from penstock.vertex import Time, Vertex, VertexContext
 
 __all__ = ["MANIFEST", "ParquetCommit", "ParquetWrite"]
 
@@ -65,6 +66,8 @@ class ParquetCommit(Sink):
 
     kind = "parquet_commit"
     durable = True
+    _claim: FolderClaim | None = None
+    _owner: Owner | None = None
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = str(Staging(os.fspath(path)).path)
@@ -80,6 +83,22 @@ class ParquetCommit(Sink):
     def check(self) -> None:
         Staging(self.path).check()
 
+    def target(self) -> str | None:
+        return self.path
+
+    def owner(self) -> Owner | None:
+        return Staging(self.path).claim.owner()
+
+    def take(self, owner: Owner) -> None:
+        claim = Staging(self.path).claim
+        claim.take()
+        self._claim, self._owner = claim, owner
+
+    def release(self) -> None:
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
+
     def prepare(self) -> None:
         """Begin a run, on the driver, once nothing can refuse it any more.
 
@@ -87,7 +106,7 @@ class ParquetCommit(Sink):
         lock or published epochs forbid.  Without it publishing is still right; only a process of an
         earlier run that wakes up late is not kept out.
         """
-        Staging(self.path).begin()
+        Staging(self.path).begin(self._owner)
 
     def committed(self) -> int | None:
         return Staging(self.path).committed()
@@ -106,6 +125,8 @@ class _OpenEpoch:
         self.rows = 0
         self.pending: list[pa.RecordBatch] = []
         self.pending_bytes = 0
+        self.group: list[pa.RecordBatch] | None = []
+        """The rows of the one row group in the file; None: there are several."""
         self.path: Path | None = None
         self.file: Any = None
         self.writer: pq.ParquetWriter | None = None
@@ -124,6 +145,7 @@ class _OpenEpoch:
             self.file = pa.OSFile(str(path), "wb")
             self.writer = pq.ParquetWriter(self.file, table.schema, compression=COMPRESSION)
         self.writer.write_table(table, row_group_size=max(1, table.num_rows))
+        self.group = None if self.group is None or self.group else self.pending
         self.pending, self.pending_bytes = [], 0
 
     @property
@@ -143,6 +165,7 @@ class _OpenEpoch:
         if self.writer is not None:
             self.writer.is_open = False  # it shall not write a footer
         self.path = self.file = self.writer = None
+        self.group = []
         try:
             if file is not None:
                 file.close()
@@ -155,8 +178,15 @@ def _again(staging: Staging, error: OSError) -> Exception:
     """What to raise for a failed write: it may work later, unless another run has taken over."""
     gone = isinstance(error, FileNotFoundError) and staging.path.exists()
     if gone and not staging.still_joined():
-        return error
+        return staging.taken()
     return NotWrittenError(f"parquet: {staging.path}: {error}")
+
+
+def _lost(path: Path | None, error: OSError) -> SinkError:
+    return SinkError(
+        f"parquet: {path} could not be written: {error}. Nothing is lost: start the flow again "
+        "with the same checkpointLocation when it can be"
+    )
 
 
 class WriteVertex(Vertex):
@@ -196,13 +226,11 @@ class WriteVertex(Vertex):
             with contextlib.suppress(OSError):
                 epoch.discard()
             if not whole:
-                raise SinkError(
-                    f"parquet: {path} could not be written: {error}. Nothing is lost: start the "
-                    "flow again with the same checkpointLocation when it can be"
-                ) from error
+                raise _lost(path, error) from error
             epoch.pending, epoch.pending_bytes = pending, pending_bytes
             failure = _again(self._staging, error)
-            if again or not isinstance(error, FileNotFoundError) or failure is error:
+            passes = isinstance(failure, NotWrittenError)
+            if again or not passes or not isinstance(error, FileNotFoundError):
                 raise failure from None
             self._flush(epoch, close, again=True)  # the folder is there again
 
@@ -215,10 +243,21 @@ class WriteVertex(Vertex):
         try:
             size = self._staging.stage(epoch.path, time.epoch, self._name)
         except OSError as error:
+            if epoch.path.parent.exists() and not epoch.path.exists():
+                self._write_again(epoch, error)
             raise _again(self._staging, error) from None
         del self._open[time.epoch]
         row = {"file": [self._name], "rows": [epoch.rows], "bytes": [size]}
         self.sendBy(0, pa.record_batch(row, schema=MANIFEST), time)
+
+    def _write_again(self, epoch: _OpenEpoch, error: OSError) -> None:
+        """The file could not be made durable and is gone."""
+        if epoch.group is None:
+            raise _lost(epoch.path, error) from error
+        epoch.pending = epoch.group
+        epoch.pending_bytes = sum(batch.nbytes for batch in epoch.pending)
+        with contextlib.suppress(OSError):
+            epoch.discard()
 
     def close(self) -> None:
         for epoch in self._open.values():

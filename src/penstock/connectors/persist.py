@@ -2,7 +2,7 @@
 
 Two stages.  The first is a sink that appends every completed epoch, with its watermark, to a log in
 the flow's store; the second is a source that gives exactly these epochs on.  They have the same
-shards, and nothing else between them.  So whoever goes back on one side leaves the other alone:
+shards, and nothing else between them.  So a rollback on one side leaves the other alone:
 above, an epoch that is in the log is not written again; below, everything can be read again.  What
 feeds the first stage may be forgotten, and its sources acknowledged, when an epoch is in the log.
 """
@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.api.vertex import EpochVertex, Time, Vertex, VertexContext
 from penstock.connectors.base import Followed, FollowingReader, Kept, Sink, Source, SourceContext
 from penstock.connectors.epoch_log import (
     EpochLogReader,
@@ -23,7 +24,6 @@ from penstock.connectors.epoch_log import (
 )
 from penstock.core.progress.marks import EPOCH_END, WATERMARK_END
 from penstock.errors import NotWrittenError, SettingsError
-from penstock.vertex import EpochVertex, Time, Vertex, VertexContext
 
 __all__ = ["PersistSource", "PersistWrite"]
 
@@ -59,11 +59,11 @@ class PersistWrite(Sink, Kept):
     def committed(self) -> int | None:
         if self._folder is None:
             return None
-        found = [last_epoch(shard) for shard in sorted(self._folder.glob("shard-*"))]
+        found = [last_epoch(shard, self._sync) for shard in sorted(self._folder.glob("shard-*"))]
         return None if not found or None in found else min(e for e in found if e is not None)
 
     def committed_by(self, shard: int) -> int | None:
-        return last_epoch(self.shard(shard))
+        return last_epoch(self.shard(shard), self._sync)
 
     def vertex(self) -> Vertex:
         return _WriteVertex(self)
@@ -157,14 +157,20 @@ class _LogReader(FollowingReader):
             self._done = record.epoch
         return Followed(record.epoch, batches, record.watermark_us)
 
-    def _take(self) -> EpochRecord | None:
-        self._record = self._log.next()
+    def _take(self, again: bool = False) -> EpochRecord | None:
+        self._record = self._log.next(again)
         if self._record is not None:
             self._rest = self._log.batches(self._record)
         return self._record
 
     def read(self, rows_max: int, now_us: int, until: Any = None) -> pa.RecordBatch | None:
         """The next rows, whatever their epochs are."""
+        return self._next_rows(rows_max, until)
+
+    def read_again(self, rows: int) -> pa.RecordBatch | None:
+        return self._next_rows(rows, None, again=True)
+
+    def _next_rows(self, rows_max: int, until: Any, again: bool = False) -> pa.RecordBatch | None:
         while not self._rest:
             if self._record is not None:
                 if self._record.is_end:
@@ -173,7 +179,7 @@ class _LogReader(FollowingReader):
             if until is not None and self._done >= until["epoch"]:
                 self._record = None
                 return None
-            if self._take() is None:
+            if self._take(again) is None:
                 return None
         batch = self._rest.pop(0)
         if batch.num_rows > rows_max:

@@ -2,7 +2,7 @@
 
     <path>/input/epoch=N/part-SSSSS.parquet   completed epochs, published by the sink in front
     <path>/begun.json                         the range of epochs that was handed over last
-    <path>/work/<run>/F-L/                    what one attempt reads and writes; nobody else looks
+    <path>/work/<run>/F-L/                    what one attempt reads and writes, private to it
     <path>/kept/F-L/part-....parquet          their rows, where later jobs are given them again
     <path>/results/F-L/part-....parquet       what became of epochs F to L: whole results only
     <path>/ended.json                         the input is used up, and this is the last result
@@ -23,7 +23,7 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.engine.store_log import sync_directory, write_durably
+from penstock.storage.syncs import sync_directory, sync_written, write_durably
 
 __all__ = ["Range", "StageFolder"]
 
@@ -68,7 +68,7 @@ class StageFolder:
         return sum(_size(part) for part in parts)
 
     def forget(self, before: int) -> None:
-        """Nobody will ask for the epochs before this one."""
+        """Delete the epochs before this one; no job will need them."""
         self._drop(range(before))
 
     def keep(self, epochs: Range, merged: Path) -> None:
@@ -149,12 +149,13 @@ class StageFolder:
         """Make a folder of files durable and give it its name; False if there is such a one."""
         for part in list(made.iterdir()):
             if part.suffix == ".parquet":
-                _sync(part)
+                sync_written(part)
             else:
                 part.unlink()  # what Spark leaves beside its files
         sync_directory(made)
         place = self.path / where / epochs.name
         if place.exists():
+            sync_directory(place.parent)
             return False
         place.parent.mkdir(exist_ok=True)
         os.rename(made, place)
@@ -214,11 +215,3 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:  # a file system without links
         shutil.copyfile(source, target)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

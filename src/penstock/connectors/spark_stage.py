@@ -127,6 +127,9 @@ class SparkCommit(ParquetCommit):
         """The run's folder is known."""
         self.path = str(self.work.folder.input)
 
+    def target(self) -> None:
+        return None  # it is in the flow's own store
+
     def prepare(self) -> None:
         super().prepare()
         self.work.folder.begin_run()

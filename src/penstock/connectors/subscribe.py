@@ -1,7 +1,7 @@
 """A subscription: results on the driver, epoch by epoch, as each becomes complete.
 
 A consumer that does not read slows the flow down; it does not eat memory.  The flow waits while
-the queue is full, until somebody reads, the flow stops, or the subscription is cancelled.
+the queue is full, until the consumer reads, the flow stops, or the subscription is cancelled.
 """
 
 from __future__ import annotations

@@ -4,16 +4,18 @@
     queries.asOf(components).lookup(components, on="user")   # of this flow, or of another one
 
 An epoch's rows are the whole table as of then: one Arrow file, made durable and published by a
-rename, read through a memory map.  Nobody waits for a version.  Who looks up takes the newest one
+rename, read through a memory map.  No stage waits for a version.  A lookup takes the newest one
 there is, and which one that was is noted with the rows (:class:`AsOf`), so that a replay sees the
 same.  There is no edge between the two sides: neither goes back with the other, and what was
 published is never taken back.
 
-Old versions go, except for the newest few (``keep``): a replay needs those of the last seconds.
+Old versions go, except for the newest few (``keep``) and those that the recovery of
+a lookup may need (:mod:`.table_pins`), in this flow or in another one.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import uuid
@@ -23,18 +25,24 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.api.vertex import Time, Vertex
 from penstock.connectors.base import Kept, Sink
-from penstock.engine.store_log import sync_directory
+from penstock.connectors.ownership import FolderClaim, Owner, taken
+from penstock.connectors.table_pins import pinned
 from penstock.errors import SettingsError, SinkError, SourceError
 from penstock.operators.base import Exchange, Single
 from penstock.operators.columns import require_column
 from penstock.paths import local_path
-from penstock.vertex import Time, Vertex
+from penstock.storage import sync_directory
 
 __all__ = ["PublishedTable", "TableWrite"]
 
 KEEP = 16
-"""So many versions are kept unless somebody says otherwise."""
+"""Least number of versions kept, unless the user chooses another."""
+MANY = 1000
+"""Number of versions kept only for a reader above which a warning is logged."""
+
+_log = logging.getLogger(__name__)
 
 _VERSION = re.compile(r"version-([0-9]{16})\.arrow\Z")
 
@@ -46,6 +54,8 @@ class PublishedTable:
         self.name = name
         self.schema = schema
         self._folder = None if path is None else local_path(path, "toTable", SettingsError)
+        self.shared = path is not None
+        """Whether it is in a place of its own, not in the flow's store."""
 
     def __repr__(self) -> str:
         return f"PublishedTable({self.name!r}, [{', '.join(self.schema.names)}])"
@@ -92,8 +102,9 @@ class PublishedTable:
                 return pa.ipc.open_file(file).read_all()
         except FileNotFoundError as error:
             raise SourceError(
-                f"table {self.name!r}: version {version} is not there, only {self.versions()}; "
-                "keep more versions with toTable(..., keep=N)",
+                f"table {self.name!r}: version {version} is not there, only {self.versions()}. "
+                "What an asOf of a flow has noted is kept until it is not needed any more; for "
+                "others keep more versions with toTable(..., keep=N)",
                 table=self.name,
                 version=version,
             ) from error
@@ -113,6 +124,8 @@ class TableWrite(Sink, Kept):
 
     kind = "table"
     durable = True
+    _claim: FolderClaim | None = None
+    _owner: Owner | None = None
 
     def __init__(self, table: PublishedTable, keep: int = KEEP, newest: str | None = None) -> None:
         if keep < 2:
@@ -131,6 +144,32 @@ class TableWrite(Sink, Kept):
     def exchanges(self, inputs: Sequence[pa.Schema]) -> tuple[Exchange, ...]:
         return (Single(),)
 
+    def target(self) -> str | None:
+        return str(self.table.folder) if self.table.shared else None
+
+    def writes_as(self) -> str | None:
+        return str(self.table.folder) if self.table.placed else None
+
+    def claim(self) -> FolderClaim:
+        """The mark of who writes the table."""
+        return FolderClaim(self.table.folder, f"table {self.table.name!r} in {self.table.folder}")
+
+    def owner(self) -> Owner | None:
+        return self.claim().owner() if self.table.shared else None
+
+    def take(self, owner: Owner) -> None:
+        claim = self.claim()
+        try:
+            claim.take()
+        except OSError as error:
+            raise self._unwritable(error) from error
+        self._claim, self._owner = claim, owner
+
+    def release(self) -> None:
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
+
     def prepare(self) -> None:
         """Make the folder, and drop what an earlier run had not finished."""
         if not self.table.placed:
@@ -140,12 +179,32 @@ class TableWrite(Sink, Kept):
             folder.mkdir(parents=True, exist_ok=True)
             for left in folder.glob("writing-*"):
                 left.unlink(missing_ok=True)
+            if self._claim is not None and self._owner is not None:
+                self._claim.note(self._owner)
         except OSError as error:
+            raise self._unwritable(error) from error
+
+    def check_owner(self) -> None:
+        """Refuse to write where another run does, or where the folder is not the one of before."""
+        if self._owner is None:
+            return
+        folder, owner = self.table.folder, self.claim().owner()
+        if owner is None:
             raise SinkError(
-                f"table {self.table.name!r}: cannot write to {folder}: {error.strerror or error}; "
-                "give a path that this user may write to",
+                f"table {self.table.name!r}: {folder} was deleted or replaced while the flow was "
+                "writing to it. Put it back from a copy and start the flow again, or begin anew "
+                "with another path and a new checkpointLocation",
                 path=str(folder),
-            ) from error
+            )
+        if owner.run != self._owner.run:
+            raise taken(f"table {self.table.name!r} in {folder}", owner)
+
+    def _unwritable(self, error: OSError) -> SinkError:
+        return SinkError(
+            f"table {self.table.name!r}: cannot write to {self.table.folder}: "
+            f"{error.strerror or error}; give a path that this user may write to",
+            path=str(self.table.folder),
+        )
 
     def committed(self) -> int | None:
         return self.table.newest() if self.table.placed else None
@@ -170,6 +229,7 @@ class _TableVertex(Vertex):
     def __init__(self, write: TableWrite) -> None:
         self._write = write
         self._open: dict[int, list[pa.RecordBatch]] = {}
+        self._held = 0
 
     def onRecv(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
         batches = self._open.get(time.epoch)
@@ -191,6 +251,7 @@ class _TableVertex(Vertex):
         if there and there[-1] >= version:
             return False
         folder = table.folder
+        self._write.check_owner()
         folder.mkdir(parents=True, exist_ok=True)
         written = folder / f"writing-{uuid.uuid4().hex}"
         with pa.OSFile(str(written), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
@@ -204,6 +265,24 @@ class _TableVertex(Vertex):
         os.rename(written, table.file(version))
         if self._write.sync:
             sync_directory(folder)
-        for old in there[: -(self._write.keep - 1)]:
-            table.file(old).unlink(missing_ok=True)
+        self._drop(there[: -(self._write.keep - 1)])
         return True
+
+    def _drop(self, old: Sequence[int]) -> None:
+        """Remove old versions that no recovery can need."""
+        needed = pinned(self._write.table.folder) if old else None
+        for version in old:
+            if needed is None or version < needed[0]:
+                self._write.table.file(version).unlink(missing_ok=True)
+        held = len(old) - self._held
+        if needed is not None and held >= MANY and needed[0] <= old[0]:
+            self._held = len(old)
+            _log.warning(
+                "table %r keeps %d versions, because %s may still need version %d; if that reader "
+                "is gone for good, delete its file in %s",
+                self._write.table.name,
+                len(old) + self._write.keep,
+                needed[1],
+                needed[0],
+                self._write.table.folder / "readers",
+            )

@@ -9,7 +9,7 @@ everything after that is sent again.
 
 Credit is counted separately, per receiving node and in bytes: a node's window limits what was sent
 to it and not consumed by it yet.  One slow node therefore never holds up its neighbours, and (in a
-graph without cycles) no ring of hosts can wait for each other: whoever is at the end of a path
+graph without cycles) no ring of hosts can wait for each other: the node at the end of a path
 always consumes.  A message may overdraw its node's window once, so a message larger than the
 window still passes.
 

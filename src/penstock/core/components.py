@@ -1,7 +1,7 @@
 """Strongly connected components of small graphs of integers.
 
 Decides which nodes lie on common cycles and lists the components upstream first; the graph check,
-the tracker and whoever plans recovery use it. Deterministic: components and their members come in
+the tracker and the recovery planner use it. Deterministic: components and their members come in
 an order that depends on the numbering only.
 """
 

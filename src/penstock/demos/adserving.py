@@ -32,15 +32,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock import functions as F
+from penstock.api import functions as F
+from penstock.api.flow import Flow, Stream
+from penstock.api.regimes import Batch, Eager, Ephemeral, Lazy
+from penstock.api.vertex import Time
 from penstock.connectors.subscribe import Subscription
 from penstock.connectors.table import PublishedTable
-from penstock.flow import Flow, Stream
 from penstock.library.window_graphs import window_components
 from penstock.operators.grouping import Fold, group_rows
 from penstock.operators.stateful import StatefulVertex
-from penstock.regimes import Batch, Eager, Ephemeral, Lazy
-from penstock.vertex import Time
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -63,7 +63,7 @@ COMMUNITY = 30
 TAGS = 40
 ADVERTISERS = 12
 TOP = 3
-"""So many hashtags of a component are popular."""
+"""Number of popular hashtags per component."""
 SIZE_S, SLIDE_S = 4, 1
 BALANCES, STATISTICS = "ad_balances", "ad_statistics"
 """Tables of the database: what each advertiser owes, and what this run has served."""
@@ -112,7 +112,7 @@ class Tweets:
         self.origin_us = origin_us
 
     def columns(self, ids: Integers) -> dict[str, Integers]:
-        """All columns but the time; a tweet that mentions nobody mentions its author."""
+        """All columns but the time; a tweet without a mention mentions its author."""
         user = _spread(ids, 1, USERS)
         community = user // COMMUNITY
         other = community * COMMUNITY + _spread(ids, 2, COMMUNITY)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.connectors.database import COMMITS
 from penstock.connectors.database_dialects import dialect_of, said
 from penstock.demos.adserving import BALANCES, PARTS, AdServing
-from penstock.engine.spark.query import FlowQuery
+from penstock.engine.driver.query import FlowQuery
 
 __all__ = ["Drill", "LiveFigures", "figures", "recovered"]
 
@@ -34,11 +34,11 @@ TARGETS = (
 )
 """Who is killed, in turn: the part of the application and the stage."""
 WARM_S = 4.0
-"""Nobody is killed, and nothing is measured, in the first so many seconds."""
+"""Seconds at the start in which nothing is killed or measured."""
 COOL_S = 3.0
-"""Nor is anybody killed in the last so many."""
+"""Seconds at the end in which nothing is killed."""
 SETTLE_S = 1.0
-"""So long after a recovery a query does not count as normal."""
+"""Time after a recovery during which queries do not count as normal."""
 RECOVERY_S_MAX = 60.0
 MID_LOOP_S_MAX = 1.5
 _POLL_S = 0.005
@@ -90,14 +90,15 @@ class Drill:
                 entry["restarted"] = sorted({n for one in recent for n in one["restarted"]})
                 return
             time.sleep(_POLL_S)
-        entry["ended"] = not self.query.isActive  # and so did everybody's work
+        entry["ended"] = not self.query.isActive  # and so did the work of all nodes
 
     def _wait_for_iterations(self) -> bool:
         """Wait until rows have gone round in the loop at least once; say whether they have."""
-        hub = self.query._controller.hub
+        controller = self.query._controller
         deadline = time.monotonic() + MID_LOOP_S_MAX
-        while hub is not None and time.monotonic() < deadline and self.query.isActive:
-            if any(len(at) > 1 and at[1] > 0 for times in hub.frontiers().values() for at in times):
+        while time.monotonic() < deadline and self.query.isActive:
+            found = controller.frontiers().values()
+            if any(len(at) > 1 and at[1] > 0 for times in found for at in times):
                 return True
             time.sleep(0.0005)
         return False
@@ -172,7 +173,7 @@ def figures(run: AdServing, drill: Drill | None, from_us: float) -> dict[str, An
     recovery_s: dict[str, list[float]] = {}
     for kill in kills:
         end_us = kill["recovered_us"] or np.inf
-        # Every query that was asked or open while somebody recovered.
+        # Every query that was asked or open while a node recovered.
         during = (due_us <= end_us) & (arrived_us >= kill["at_us"])
         after = (due_us <= end_us + SETTLE_S * 1e6) & (arrived_us >= kill["at_us"])
         normal &= ~after
@@ -205,7 +206,7 @@ def figures(run: AdServing, drill: Drill | None, from_us: float) -> dict[str, An
 
 
 def recovered(drill: Drill | None) -> bool:
-    """Whether everybody who was killed came back, or the flow ended first."""
+    """Whether every node that was killed came back, or the flow ended first."""
     kills = [] if drill is None else drill.done
     return all(kill["recovered_us"] is not None or kill.get("ended") for kill in kills)
 

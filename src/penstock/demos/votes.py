@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.api.flow import Flow
+from penstock.api.vertex import Time
 from penstock.bench.probe import Probe
-from penstock.flow import Flow
 from penstock.operators.stateful import StatefulVertex
-from penstock.vertex import Time
 
 __all__ = ["AUTHORS", "Votes", "author_of", "voted_for"]
 

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock import functions as F
+from penstock.api import functions as F
+from penstock.api.flow import Flow, Stream
 from penstock.connectors.subscribe import Subscription
-from penstock.flow import Flow, Stream
 
 __all__ = ["ADS", "CAMPAIGNS", "Check", "Ysb", "percentiles"]
 
@@ -120,7 +120,7 @@ class Ysb:
     """One run of the benchmark: its flow, its results, its check.
 
     Results come to the driver (:meth:`collect`), or with ``publish`` into Parquet files there;
-    whoever reads those gives them to ``results``.
+    the reader of those adds them to ``results``.
     """
 
     def __init__(

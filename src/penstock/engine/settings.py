@@ -9,12 +9,14 @@ from typing import Any
 
 from pyarrow import fs
 
+from penstock.api.error_policies import POLICIES
+from penstock.api.regimes import Regime, checked_regime
+from penstock.api.stage import STOP
 from penstock.core.delivery.guarantees import Guarantee
 from penstock.core.delivery.takeover import Takeover
 from penstock.durations import Duration, duration_us
-from penstock.engine.tuning import Tuning
+from penstock.engine.host.tuning import Tuning
 from penstock.errors import SettingsError
-from penstock.regimes import Regime, checked_regime
 
 __all__ = ["RunSettings"]
 
@@ -22,20 +24,21 @@ __all__ = ["RunSettings"]
 ACTIVE = "active"
 """One host stands by and keeps up with the states of all nodes."""
 FOLLOWED_US = 100_000
-"""So often, at most, nodes that are followed save their states."""
+"""Shortest time between two saves of a node that an active standby follows."""
 
 _CHOICES = {
     "progress": ("marks", "tracked"),
     "recovery": ("causal", "none", "purge"),
     "guarantee": tuple(guarantee.value for guarantee in Guarantee),
     "logs": ("references", "copies"),
+    "onError": POLICIES,
     "takeover": tuple(takeover.value for takeover in Takeover),
 }
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How a flow runs; see :func:`penstock.engine.spark.start.start` for what each means."""
+    """How a flow runs; :class:`penstock.api.start_options.StartOptions` explains each option."""
 
     hosts: int | None = None
     parallelism: int | None = None
@@ -56,11 +59,13 @@ class RunSettings:
     progressInterval: Duration = "1 second"
     progress: str = "marks"
     recovery: str = "causal"
+    onError: str = STOP
     regime: Regime | None = None
     guarantee: str = "exactly-once"
     checkpointInterval: Duration = "1 second"
     rollbackWindow: Duration = "0 seconds"
     dropState: Sequence[str] = ()
+    acceptTargets: Sequence[str] = ()
     logs: str = "references"
     logBytes: int = 64 << 20
     standby: int | str = 0
@@ -71,7 +76,7 @@ class RunSettings:
 
     @classmethod
     def checked(cls, options: dict[str, Any]) -> RunSettings:
-        """Settings from keyword arguments; an unknown or senseless one is refused."""
+        """Settings from keyword arguments; unknown options and invalid values are refused."""
         names = [option.name for option in fields(cls)]
         for name in options:
             if name not in names:

@@ -21,7 +21,7 @@ Values = npt.NDArray[Any]
 
 _NO_INTEGERS: Integers = np.empty(0, np.int64)
 _RUN_RATIO = 4
-"""A run of edges is merged into the one before it unless that is so many times longer."""
+"""A run of edges is merged into the one before it unless that is this many times longer."""
 
 
 def ranges(starts: Integers, ends: Integers) -> Integers:

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.api.flow import Stream
 from penstock.errors import SchemaError
-from penstock.flow import Stream
 from penstock.library.adjacency import Integers, Values
 from penstock.library.least_values import LeastValues, column, offers
 

@@ -10,7 +10,7 @@ Theory of operation
 The state belongs to all epochs, so they take turns: what epoch 4 adds must not show through in the
 results of epoch 3.  The edges of an epoch wait until the loop has converged for the one before.
 That is a notification whose guarantee is ``Time(e - 1).converged()`` and whose capability is
-``(e, 0)``: until it comes, everybody downstream knows that epoch e is still to come.
+``(e, 0)``: until it comes, all stages downstream know that epoch e is still to come.
 
 All work is done at notifications: one vectorised step for each shard and iteration.  At
 ``time.converged()`` the results of the epoch leave the loop, each vertex once.
@@ -25,9 +25,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.api.vertex import Time, Vertex
 from penstock.library.adjacency import Adjacency, Integers, Slots, Values, least_per_key
 from penstock.library.tracked_values import TrackedValues
-from penstock.vertex import Time, Vertex
 
 __all__ = ["LeastValues", "column", "offers"]
 

@@ -14,11 +14,11 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from penstock.api.flow import Stream
+from penstock.api.vertex import Time, Vertex
 from penstock.durations import Duration, duration_us
 from penstock.errors import SchemaError, SettingsError
-from penstock.flow import Stream
 from penstock.library.adjacency import Adjacency, Growing, Integers, Slots, least_per_key
-from penstock.vertex import Time, Vertex
 
 __all__ = ["WindowEdges", "WindowLabels", "window_components"]
 

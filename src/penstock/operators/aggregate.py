@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.functions import Aggregate
+from penstock.api.functions import Aggregate
+from penstock.api.vertex import Time, Vertex
 from penstock.operators.aggregates import Aggregation
 from penstock.operators.base import Exchange, Hash, Kernel, Operator, Single
 from penstock.operators.combine import CombineOperator
@@ -22,7 +23,6 @@ from penstock.operators.grown import Grown
 from penstock.operators.key_columns import check_names
 from penstock.operators.keyed_store import KeyedStore
 from penstock.operators.stateful import PartialVertex, Runs, batch_of
-from penstock.vertex import Time, Vertex
 
 __all__ = ["RunningAggregate", "RunningCombine", "RunningMerge"]
 

@@ -28,8 +28,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.api.functions import Aggregate
 from penstock.errors import SchemaError
-from penstock.functions import Aggregate
 from penstock.operators import exact_sum
 from penstock.operators.columns import require_column
 from penstock.operators.encoding import Encoder, canonical

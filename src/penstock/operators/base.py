@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pyarrow as pa
 
-from penstock.vertex import Time, Vertex
+from penstock.api.vertex import Time, Vertex
 
 if TYPE_CHECKING:
     from penstock.connectors.base import Source
@@ -72,7 +72,9 @@ class Operator(ABC):
     """Whether its (single) node lives in the driver's process rather than in a Spark task."""
     sink: ClassVar[bool] = False
     apart: ClassVar[bool] = False
-    """Whether its nodes are its own: it is fused with nobody before it."""
+    """Whether its nodes are its own: it is not fused with the stage before it."""
+    foreign: ClassVar[bool] = False
+    """Whether users' code makes what it sends, so that the engine compares it with the schema."""
 
     @abstractmethod
     def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
@@ -85,7 +87,7 @@ class Operator(ABC):
     def combiner(self, used_ports: frozenset[int]) -> tuple[Operator, Operator] | None:
         """Split into (part before the exchange, part after it), or None.
 
-        ``used_ports`` are the output ports that somebody reads: a split that would lose what one
+        ``used_ports`` are the output ports that are read: a split that would lose what one
         of them needs is not offered.
         """
         return None
@@ -147,6 +149,7 @@ class SourceOperator(Operator):
     """The stage of a source; its node drives a reader instead of receiving batches."""
 
     kind = "source"
+    foreign = True
 
     def __init__(self, source: Source) -> None:
         self.source = source

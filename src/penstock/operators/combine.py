@@ -1,6 +1,6 @@
 """The part of an aggregate before its exchange: rows gather and are combined into partial rows.
 
-Nobody can use partial rows before their epoch is complete, so small batches wait for each other:
+Partial rows are of no use before their epoch is complete, so small batches wait for each other:
 what was gathered is combined when it is worth it, and at the end of the epoch.  Combining has a
 price per batch, and so has every message; the result is the same however the rows were gathered.
 A vertex that does not gather keeps nothing between batches, so nothing is lost with its process.
@@ -12,8 +12,8 @@ from abc import abstractmethod
 
 import pyarrow as pa
 
+from penstock.api.vertex import Time, Vertex
 from penstock.operators.base import Kernel, Operator
-from penstock.vertex import Time, Vertex
 
 __all__ = ["CombineOperator", "CombineVertex"]
 
@@ -44,7 +44,7 @@ class CombineVertex(Vertex):
         self._rows: dict[Time, int] = {}
 
     def onRecv(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
-        # In a loop an end of time costs a round of everybody's.
+        # In a loop the end of a time costs a round through all nodes.
         if time.counters or not self.gathers:
             self.sendBy(0, self._kernel(batch), time)
             return

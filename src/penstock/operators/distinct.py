@@ -7,8 +7,8 @@ remembered for ever, so the state grows with the number of different keys.
 ``within`` bounds it: the rows sent for one key are then more than ``within`` apart in event time; a
 row with one nearer than that, before or after it, is dropped, the earlier one winning within an
 epoch.  Keys are forgotten when the watermark has passed them by ``within``; rows behind the
-watermark cannot be judged any more and are dropped (``rows_late``), as are rows without event time
-(``rows_without_time``).
+watermark cannot be judged any more.  They are counted (``rows_late``) and leave on port 1, as do
+rows without event time (``rows_without_time``).
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from penstock.api.vertex import Vertex
 from penstock.errors import SettingsError
 from penstock.operators.base import Exchange, Hash, Operator, Single
 from penstock.operators.distinct_vertex import DistinctVertex
 from penstock.operators.key_columns import find_key, find_time, plain_schema
-from penstock.vertex import Vertex
 
 __all__ = ["Distinct"]
 
 
 class Distinct(Operator):
-    """One row per different value of ``columns``."""
+    """One row per different value of ``columns``; with a time, port 1 has the late rows."""
 
     kind = "distinct"
     stateful = True
@@ -53,9 +53,10 @@ class Distinct(Operator):
         (schema,) = inputs
         for name in self.columns:
             find_key(schema, name, "distinct")
-        if self.within_us is not None:
-            find_time(schema, str(self.time_column), "distinct")
-        return (plain_schema(schema),)
+        if self.within_us is None:
+            return (plain_schema(schema),)
+        find_time(schema, str(self.time_column), "distinct")
+        return plain_schema(schema), plain_schema(schema)
 
     def exchanges(self, inputs: Sequence[pa.Schema]) -> tuple[Exchange, ...]:
         return (Hash(tuple(self.columns)) if self.columns else Single(),)

@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.api.vertex import Time
 from penstock.operators.encoding import canonical, group_codes
 from penstock.operators.grouping import array_of, sort_rows
 from penstock.operators.grown import Grown
 from penstock.operators.key_columns import micros
 from penstock.operators.keyed_store import KeyedStore
 from penstock.operators.stateful import StatefulVertex, batch_of, tables
-from penstock.vertex import Time
 
 __all__ = ["DistinctVertex"]
 
@@ -72,7 +72,7 @@ class DistinctVertex(StatefulVertex):
     # -- within a time ---------------------------------------------------------------------------
 
     def _first_within(self, rows: pa.Table, within: int, time: Time) -> None:
-        rows = self._timely(rows, self.before(time))
+        rows = self.timely(rows, str(self.time), self.before(time), time, 1)
         if not rows.num_rows:
             return
         rows = sort_rows(rows, [str(self.time)])
@@ -88,21 +88,6 @@ class DistinctVertex(StatefulVertex):
         oldest = int(times.min())
         self._oldest = oldest if self._oldest is None else min(self._oldest, oldest)
         self.sendBy(0, batch_of(rows), time)
-
-    def _timely(self, rows: pa.Table, before: int | None) -> pa.Table:
-        """Rows that can be judged: with an event time, and not behind the watermark."""
-        times = array_of(rows, str(self.time))
-        if times.null_count:
-            self.count("rows_without_time", times.null_count)
-            rows = rows.filter(times.is_valid())
-            times = array_of(rows, str(self.time))
-        if before is None:
-            return rows
-        late = micros(times) < before
-        if late.any():
-            self.count("rows_late", int(late.sum()))
-            rows = rows.filter(pa.array(~late))
-        return rows
 
     def _near(self, rows: pa.Table, times: Any, within: int) -> Any:
         """Which rows have a kept row of the same key within reach."""

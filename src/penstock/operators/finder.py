@@ -77,8 +77,8 @@ class _Dense:
         numbers = filled.to_numpy(zero_copy_only=False)
         if numbers.dtype != np.int64:
             numbers = numbers.astype(np.int64)
-        # Whatever lies outside is sent to the last place, which is nobody's.  Below ``low`` the
-        # difference wraps around to a large unsigned number.
+        # Whatever lies outside is sent to the last place, which belongs to no key.  Below ``low``
+        # the difference wraps around to a large unsigned number.
         steps = (numbers - np.int64(self._low)).view(np.uint64)
         last = len(self._places) - 1
         found = self._places.take(np.minimum(steps, np.uint64(last)).view(np.int64))

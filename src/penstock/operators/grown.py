@@ -2,8 +2,8 @@
 
 Most state is kept in Arrow tables that never change, or that only get more rows at their ends.  A
 vertex gives such a table together with its *lineage*: an object that stays the same as long as the
-rows that were there stay as they are.  Whoever has written the first thousand rows of a lineage
-writes only what came after them.  The table is made when it is needed, by whoever needs it, so that
+rows that were there stay as they are.  A writer that has the first thousand rows of a
+lineage writes only what came after them.  The table is made when and where it is needed, so that
 taking a state costs the same however large it is.
 """
 

@@ -6,7 +6,9 @@ watermark has passed their event time plus ``within``.
 
 A row is kept until the watermark is more than ``within`` past it.  A row that comes when it would
 be gone already (its event time is more than ``within`` behind the watermark before its epoch) is
-dropped and counted (``rows_late``), one without event time too (``rows_without_time``).
+late: it is counted (``rows_late``) and leaves on port 1 (left) or 2 (right), as does one without
+event time (``rows_without_time``).  A row that is behind the watermark, but not as far, is joined
+with what is still kept.  Some of its partners may be gone, so it is counted (``rows_behind``).
 
 The output: the keys, the left's other columns, the right's other columns; dictionaries as plain
 values.
@@ -18,11 +20,11 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from penstock.api.vertex import Vertex
 from penstock.errors import SchemaError, SettingsError
 from penstock.operators.base import Exchange, Hash, Operator
 from penstock.operators.join_vertex import JoinVertex
 from penstock.operators.key_columns import find_key, find_time, plain_schema, value_type
-from penstock.vertex import Vertex
 
 __all__ = ["Join"]
 
@@ -30,7 +32,10 @@ _KINDS = ("inner", "left")
 
 
 class Join(Operator):
-    """Pairs of rows with equal keys and event times at most ``within_us`` apart."""
+    """Pairs of rows with equal keys and event times at most ``within_us`` apart.
+
+    Ports 1 and 2 have the late rows of the left and of the right.
+    """
 
     kind = "join"
     stateful = True
@@ -76,7 +81,8 @@ class Join(Operator):
                 column=clash[0],
             )
         self._right = pa.schema([*keys, *theirs])
-        return (pa.schema([*keys, *ours, *theirs]),)
+        joined = pa.schema([*keys, *ours, *theirs])
+        return joined, plain_schema(left), plain_schema(right)
 
     def exchanges(self, inputs: Sequence[pa.Schema]) -> tuple[Exchange, ...]:
         return Hash(tuple(self.on)), Hash(tuple(self.on))

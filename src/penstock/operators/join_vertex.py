@@ -18,13 +18,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.api.vertex import Time
 from penstock.operators.encoding import bits, canonical
 from penstock.operators.grouping import array_of, sort_rows
 from penstock.operators.grown import Grown, Lineage
 from penstock.operators.key_columns import micros
 from penstock.operators.key_hash import key_hashes
 from penstock.operators.stateful import StatefulVertex, batch_of, tables
-from penstock.vertex import Time
 
 __all__ = ["JoinVertex"]
 
@@ -94,7 +94,7 @@ class JoinVertex(StatefulVertex):
         fresh: list[_Run | None] = []
         for port in (0, 1):
             batches = [batch for where, batch in received if where == port]
-            fresh.append(self._accepted(port, batches, before) if batches else None)
+            fresh.append(self._accepted(port, batches, before, time) if batches else None)
         pieces: list[pa.Table] = []
         left, right = fresh
         if left is not None:
@@ -122,24 +122,19 @@ class JoinVertex(StatefulVertex):
     # -- input -----------------------------------------------------------------------------------
 
     def _accepted(
-        self, port: int, batches: list[pa.RecordBatch], before: int | None
+        self, port: int, batches: list[pa.RecordBatch], before: int | None, time: Time
     ) -> _Run | None:
         """The rows of an epoch that are not late, keys first."""
-        rows = tables(batches)
+        at = self.times[port]
+        oldest = None if before is None else before - self.within_us
+        rows = self.timely(tables(batches), at, oldest, time, 1 + port)
+        if before is not None and (behind := micros(array_of(rows, at)) < before).any():
+            self.count("rows_behind", int(behind.sum()))
         rest = [name for name in rows.column_names if name not in self.on]
         columns = [canonical(array_of(rows, name)) for name in self.on]
         columns += [array_of(rows, name) for name in rest]
         rows = pa.Table.from_arrays(columns, names=[*self.on, *rest])
         self._schemas[port] = rows.schema
-        times = array_of(rows, self.times[port])
-        if times.null_count:
-            self.count("rows_without_time", times.null_count)
-            rows = rows.filter(times.is_valid())
-        if before is not None:
-            late = micros(array_of(rows, self.times[port])) < before - self.within_us
-            if late.any():
-                self.count("rows_late", int(late.sum()))
-                rows = rows.filter(pa.array(~late))
         if self.how == "inner" or port == 1:  # a null key matches nothing
             for name in self.on:
                 key = array_of(rows, name)

@@ -1,6 +1,6 @@
 """A 64-bit hash of key columns for tables in memory: stable, vectorised, never trusted alone.
 
-Whoever uses it compares the keys themselves as well, so a collision costs time and nothing else.
+Its users compare the keys themselves as well, so a collision costs time and nothing else.
 (Which shard a row goes to is another matter: see :mod:`penstock.wire.hashing`.)
 """
 

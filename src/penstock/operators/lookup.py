@@ -53,12 +53,13 @@ class Lookup(StatelessOperator):
 
     def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
         (schema,) = inputs
-        self._key_types, self._ours = [], []
-        for ours, theirs in self.on.items():
-            key = require_column(schema, ours, "lookup")
-            other = self.table.schema.field(theirs)
-            self._key_types.append(_key_type(key, other))
-            self._ours.append(schema.get_field_index(ours))
+        # Made whole first: hosts that are threads of one process share an operator.
+        key_types = [
+            _key_type(require_column(schema, ours, "lookup"), self.table.schema.field(theirs))
+            for ours, theirs in self.on.items()
+        ]
+        self._key_types = key_types
+        self._ours = [schema.get_field_index(ours) for ours in self.on]
         fields = list(schema)
         for name in self.columns:
             if name in schema.names:

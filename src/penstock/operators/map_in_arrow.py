@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
+from penstock.api.vertex import Time, Vertex, VertexContext
 from penstock.errors import FunctionError, SchemaError, UsageError
 from penstock.expressions import describe_expression, parse_schema
 from penstock.operators.base import Kernel, StatelessOperator
-from penstock.vertex import Time, Vertex, VertexContext
+from penstock.operators.conform import Conform, kind_of
 from penstock.wire.frames import read_batch, write_batch
 
 __all__ = ["BatchFunction", "MapInArrow"]
@@ -53,15 +54,18 @@ class MapInArrow(StatelessOperator):
         return self.takes_context or not self._repeatable
 
     def vertex(self) -> Vertex:
-        return _ContextVertex(self, self._repeatable) if self.asks else super().vertex()
+        return _MapVertex(self, self._repeatable)
 
     def kernel(self) -> Kernel:
         return self.bound(self.func)
 
-    def bound(self, func: BatchFunction) -> Kernel:
+    def bound(self, func: BatchFunction, stage: str | None = None) -> Kernel:
         """A function of a batch to a batch that calls ``func`` and checks what it gives."""
-        schema, name = self.schema, self.describe()
-        empty = pa.RecordBatch.from_pylist([], schema=schema)
+        name = f"mapInArrow: {self.describe()}"
+        if stage is not None:
+            name = f"stage {stage!r}: {name}"
+        conform = Conform(self.schema, name)
+        empty = pa.RecordBatch.from_pylist([], schema=self.schema)
 
         def mapped(batch: pa.RecordBatch) -> pa.RecordBatch:
             made = func(iter((batch,)))
@@ -69,9 +73,9 @@ class MapInArrow(StatelessOperator):
                 results = iter(made)
             except TypeError:
                 raise FunctionError(
-                    f"mapInArrow: {name} returned {_kind(made)}; it must yield record batches"
+                    f"{name} returned {kind_of(made)}; it must yield record batches"
                 ) from None
-            parts = [_conformed(part, schema, name) for part in results]
+            parts = [conform(part) for part in results]
             if len(parts) == 1:
                 return parts[0]
             return pa.concat_batches(parts) if parts else empty
@@ -82,8 +86,8 @@ class MapInArrow(StatelessOperator):
         return describe_expression(self.func)
 
 
-class _ContextVertex(Vertex):
-    """Gives the function its context; what one that is not repeatable made is noted itself."""
+class _MapVertex(Vertex):
+    """Calls the function, with its context; what one that is not repeatable made is noted."""
 
     def __init__(self, operator: MapInArrow, repeatable: bool) -> None:
         self._operator = operator
@@ -91,11 +95,11 @@ class _ContextVertex(Vertex):
 
     def open(self, context: VertexContext) -> None:
         super().open(context)
-        func = self._operator.func
+        func, stage = self._operator.func, context.place.stage
         if self._operator.takes_context:
-            self._kernel = self._operator.bound(lambda batches: func(batches, context))
+            self._kernel = self._operator.bound(lambda batches: func(batches, context), stage)
         else:
-            self._kernel = self._operator.bound(func)
+            self._kernel = self._operator.bound(func, stage)
 
     def onRecv(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
         if self._repeatable:
@@ -114,53 +118,3 @@ def _parameters(func: BatchFunction) -> int:
         return 1
     places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(p.kind in places and p.default is p.empty for p in parameters)
-
-
-def _conformed(part: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
-    """The batch with exactly the declared columns, or an error that names the one at fault."""
-    if not isinstance(part, pa.RecordBatch):
-        raise FunctionError(
-            f"mapInArrow: {name} yielded {_kind(part)}; it must yield pyarrow.RecordBatch"
-        )
-    if part.schema.equals(schema):
-        _check_nulls(part, schema, name)
-        return part
-    if sorted(part.schema.names) != sorted(schema.names):
-        missing = [n for n in schema.names if n not in part.schema.names]
-        extra = [n for n in part.schema.names if n not in schema.names]
-        raise FunctionError(
-            f"mapInArrow: {name} yielded columns [{', '.join(part.schema.names)}] where "
-            f"[{', '.join(schema.names)}] are declared (missing: {missing}, not declared: {extra})"
-        )
-    result = pa.RecordBatch.from_arrays(
-        [_cast(part.column(field.name), field, name) for field in schema], schema=schema
-    )
-    _check_nulls(result, schema, name)
-    return result
-
-
-def _cast(column: pa.Array, field: pa.Field, name: str) -> pa.Array:
-    if column.type == field.type:
-        return column
-    try:
-        return column.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise FunctionError(
-            f"mapInArrow: {name} yielded column {field.name!r} as {column.type}, which cannot be "
-            f"cast to the declared {field.type} without loss: {error}",
-            column=field.name,
-        ) from error
-
-
-def _check_nulls(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> None:
-    for column, field in zip(batch.columns, schema, strict=True):
-        if not field.nullable and column.null_count:
-            raise FunctionError(
-                f"mapInArrow: {name} yielded {column.null_count} nulls in column {field.name!r}, "
-                "which is declared NOT NULL",
-                column=field.name,
-            )
-
-
-def _kind(value: object) -> str:
-    return "None" if value is None else f"a {type(value).__module__}.{type(value).__qualname__}"

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.api.vertex import Time
 from penstock.operators.aggregates import ROWS, Aggregation
 from penstock.operators.base import Kernel
 from penstock.operators.encoding import group_codes
@@ -24,7 +25,6 @@ from penstock.operators.grouping import array_of, sort_by, sort_rows
 from penstock.operators.key_columns import from_micros, micros
 from penstock.operators.stateful import PartialVertex, Runs, batch_of, tables
 from penstock.operators.window_assign import Panes
-from penstock.vertex import Time
 
 __all__ = ["PANE", "PaneVertex", "pane_kernel"]
 
@@ -123,11 +123,11 @@ class PaneVertex(PartialVertex):
         time: Time,
         rows: list[pa.RecordBatch],
     ) -> dict[int, pa.Table]:
-        """The partial rows of this epoch per pane, without late ones, which are disposed of."""
+        """The partial rows of this epoch per pane; late ones and those without a time leave."""
         column = array_of(partials, PANE)
         if column.null_count:
-            lost = partials.filter(column.is_null())
-            self.count("rows_without_time", int(np.asarray(array_of(lost, ROWS)).sum()))
+            lost = array_of(partials.filter(column.is_null()), ROWS)
+            self.without_time(int(np.asarray(lost).sum()), rows, self.column, time)
             partials = partials.filter(column.is_valid())
             column = array_of(partials, PANE)
         starts = micros(column)

@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.api.vertex import Time
 from penstock.operators.aggregates import ROWS, Aggregation
 from penstock.operators.base import Kernel
 from penstock.operators.encoding import group_codes
 from penstock.operators.grouping import array_of, sort_by, sort_rows
 from penstock.operators.key_columns import from_micros, micros
 from penstock.operators.stateful import PartialVertex, Runs, batch_of, tables
-from penstock.vertex import Time
 
 __all__ = ["LAST", "START", "SessionVertex", "session_kernel"]
 
@@ -135,7 +135,7 @@ class SessionVertex(PartialVertex):
         before, now = self.before(time), self.watermark(time)
         table, touched = self._open, np.zeros(0 if self._open is None else len(self._open), bool)
         if partials is not None:
-            table, touched = self._joined(self._with_time(partials.merged()))
+            table, touched = self._joined(self._with_time(partials.merged(), rows, time))
             table, touched = self._without_late(table, touched, before, rows, time)
         if table is None or now is None:
             self._open = table
@@ -154,12 +154,12 @@ class SessionVertex(PartialVertex):
     def merged(self, partials: pa.Table) -> pa.Table:
         return self._merge(partials)[0]
 
-    def _with_time(self, partials: pa.Table) -> pa.Table:
+    def _with_time(self, partials: pa.Table, rows: list[pa.RecordBatch], time: Time) -> pa.Table:
         starts = array_of(partials, START)
         if not starts.null_count:
             return partials
         gone = array_of(partials.filter(starts.is_null()), ROWS)
-        self.count("rows_without_time", int(np.asarray(gone).sum()))
+        self.without_time(int(np.asarray(gone).sum()), rows, self.column, time)
         return partials.filter(starts.is_valid()).combine_chunks()
 
     def _joined(self, fresh: pa.Table) -> tuple[pa.Table, Any]:

@@ -4,6 +4,10 @@ A stateful vertex keeps what it received per time and touches its state only whe
 complete.  What it does is then a function of the *set* of rows of each epoch and of the watermarks,
 never of the order in which messages arrived.
 
+Inside a loop times are not complete in one order: epoch 4 may come round for the first time before
+epoch 3 does for the fifth.  There they take turns at the state: all of an epoch before the next
+one, and with loops in loops all of an outer iteration before the next one.
+
 ``snapshot`` gives the state after the completed times as Arrow tables; input of times that are not
 complete is no part of it (its sender still has it).  It copies nothing, and says of tables that
 only grow that they do (:mod:`penstock.operators.grown`).  ``restore`` takes such tables back into a
@@ -16,13 +20,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from penstock.api.vertex import Time, Vertex
+from penstock.core.time import CONVERGED
 from penstock.operators.base import Kernel
-from penstock.operators.key_columns import plain_schema
-from penstock.vertex import Time, Vertex
+from penstock.operators.grouping import array_of, sort_rows
+from penstock.operators.key_columns import micros, plain_schema
 
-__all__ = ["PartialVertex", "Runs", "StatefulVertex", "batch_of", "tables"]
+__all__ = ["PartialVertex", "Runs", "StatefulVertex", "batch_of", "tables", "turns"]
 
 
 class StatefulVertex(Vertex):
@@ -33,18 +40,42 @@ class StatefulVertex(Vertex):
 
     def __init__(self) -> None:
         self._pending: dict[Time, list[tuple[int, pa.RecordBatch]]] = {}
+        self._waiting: dict[Time, list[Time]] = {}
+        """(In loops) per time that must be complete first: the times that wait for it."""
 
     def onRecv(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
         waiting = self._pending.get(time)
         if waiting is None:
             waiting = self._pending[time] = []
-            self.notifyAt(time)
+            self.ask(time)
         waiting.append((port, batch))
 
+    def ask(self, time: Time) -> None:
+        """Let ``work`` be called when it is the turn of a time."""
+        self._wait(time, turns(time)[0])
+
+    def _wait(self, time: Time, first: Time) -> None:
+        if first != time:
+            self._waiting.setdefault(first, []).append(time)
+        self.notifyAt(first, capability=time)
+
     def onNotify(self, time: Time) -> None:
+        if time in self._waiting:
+            self._step_up(time)
+            return
         self.work(time, self._pending.pop(time, []))
         if self.waits():
             self.notifyAt(time.next_epoch())
+
+    def _step_up(self, passed: Time) -> None:
+        """A time is complete for which another one waits, of several the first."""
+        waiting = self._waiting[passed]
+        time = min(waiting, key=Time.sort_key)
+        waiting.remove(time)
+        if not waiting:
+            del self._waiting[passed]
+        before = turns(time)
+        self._wait(time, before[before.index(passed) + 1])
 
     def work(self, time: Time, received: list[tuple[int, pa.RecordBatch]]) -> None:
         """Take everything that came at ``time`` into the state and send what follows from it."""
@@ -57,6 +88,26 @@ class StatefulVertex(Vertex):
     def before(self, time: Time) -> int | None:
         """The watermark before ``time``'s epoch: rows of this epoch below it are late."""
         return self.watermark(Time.root(time.epoch - 1)) if time.epoch > 0 else None
+
+    def timely(
+        self, rows: pa.Table, column: str, oldest: int | None, time: Time, port: int
+    ) -> pa.Table:
+        """The rows from ``oldest`` on.  Older ones and those without a time leave on ``port``."""
+        times = array_of(rows, column)
+        late = np.zeros(rows.num_rows, bool) if oldest is None else micros(times) < oldest
+        if times.null_count:
+            missing = times.is_null().to_numpy(zero_copy_only=False)
+            self.count("rows_without_time", times.null_count)
+            late &= ~missing
+            gone = late | missing
+        else:
+            gone = late
+        if not gone.any():
+            return rows
+        if late.any():
+            self.count("rows_late", int(late.sum()))
+        self.sendBy(port, batch_of(sort_rows(rows.filter(pa.array(gone)), [column])), time)
+        return rows.filter(pa.array(~gone))
 
     def snapshot(self) -> Mapping[str, Any]:
         """The state after the completed times, as Arrow data by name."""
@@ -77,7 +128,8 @@ class PartialVertex(StatefulVertex):
     """Turns rows into partial rows as they come, and merges these before the epoch ends.
 
     Merging partial rows gives the same in any order, so it need not wait: little is left to do
-    when the epoch is complete.  Without a kernel the input is partial rows already.
+    when the epoch is complete.  Without a kernel the input is partial rows already; keys may repeat
+    in a batch of them, since a sender that sends batches again may send several as one.
     """
 
     def __init__(self, kernel: Kernel | None, keep_rows: bool) -> None:
@@ -91,8 +143,10 @@ class PartialVertex(StatefulVertex):
             super().onRecv(port, batch, time)
         runs = self._partials.get(time)
         if runs is None:
-            runs = self._partials[time] = Runs(self.merged, tail=16)
-            self.notifyAt(time)
+            # Messages in a loop, and those of an edge that is read again, come joined.
+            runs = Runs(self.merged, tail=16, repeats=self._kernel is None)
+            self._partials[time] = runs
+            self.ask(time)
         partial = self._kernel(batch) if self._kernel else batch
         runs.add(pa.Table.from_batches([partial]))
 
@@ -104,22 +158,36 @@ class PartialVertex(StatefulVertex):
         """Take the partial rows of ``time`` into the state, and send what follows."""
         raise NotImplementedError
 
+    def without_time(
+        self, many: int, batches: list[pa.RecordBatch], column: str, time: Time
+    ) -> None:
+        """Rows without event time belong to no window: they leave on port 1."""
+        self.count("rows_without_time", many)
+        if batches:
+            rows = tables(batches)
+            missing = array_of(rows, column).is_null()
+            self.sendBy(1, batch_of(sort_rows(rows.filter(missing))), time)
+
     def merged(self, partials: pa.Table) -> pa.Table:
         """Partial rows with equal keys made one."""
         raise NotImplementedError
 
 
 class Runs:
-    """Tables of partial rows (no two of a table with equal keys) on their way to being one.
+    """Tables of partial rows on their way to being one.
 
-    Up to ``tail`` tables are kept as they came and then merged into a run; a run is merged with the
-    one before it while that is not much larger.  So a row takes part in a logarithmic number of
-    merges, however many tables there are.
+    Keys repeat in a table only if ``repeats`` says so, or in one for :meth:`add_unmerged`.  Up to
+    ``tail`` tables are kept as they came and then merged into a run; a run is merged with the one
+    before it while that is not much larger.  So a row takes part in a logarithmic number of merges,
+    however many tables there are.
     """
 
-    def __init__(self, merge: Callable[[pa.Table], pa.Table], tail: int = 1) -> None:
+    def __init__(
+        self, merge: Callable[[pa.Table], pa.Table], tail: int = 1, repeats: bool = False
+    ) -> None:
         self._merge = merge
         self._limit = tail
+        self._repeats = repeats
         self._tail: list[pa.Table] = []
         self._runs: list[pa.Table] = []
 
@@ -160,9 +228,26 @@ class Runs:
         return self._runs[0]
 
     def _joined(self, parts: list[pa.Table]) -> pa.Table:
-        if len(parts) == 1:
+        is_merged = not (self._repeats and self._tail)
+        if len(parts) == 1 and is_merged:
             return parts[0]
         return self._merge(pa.concat_tables(parts).combine_chunks())
+
+
+def turns(time: Time) -> list[Time]:
+    """What must be complete, one after the other, before it is a time's turn; itself in the end.
+
+    >>> [tuple(one) for one in turns(Time(0, (7,)))]
+    [(0, 7)]
+    >>> turns(Time(3, (7,)))[0] == Time(2, (0,)).converged()
+    True
+    """
+    ends = [
+        Time.from_wire((*time[:k], time[k] - 1, *(CONVERGED,) * (time.depth - k)))
+        for k in range(time.depth)
+        if time[k]
+    ]
+    return [*ends, time]
 
 
 def tables(batches: list[pa.RecordBatch]) -> pa.Table:

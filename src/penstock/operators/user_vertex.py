@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.api.vertex import Vertex
 from penstock.errors import GraphError, SchemaError, UsageError
 from penstock.operators.base import Exchange, Forward, Hash, Operator, State
 from penstock.operators.columns import require_column, require_hashable
-from penstock.vertex import Vertex
 
 __all__ = ["UserVertex"]
 
@@ -21,6 +21,7 @@ class UserVertex(Operator):
 
     kind = "vertex"
     stateful = True
+    foreign = True
 
     def __init__(
         self,

@@ -3,6 +3,10 @@
 The watermark after an epoch is the largest event time seen in it or before, less the delay.  It is
 a function of the epochs' contents, never of the order in which batches arrived within or across
 epochs, so that a replay decides the same rows to be late.
+
+A shard is idle once it has *ended* ``idle`` epochs in a row without rows.  Epochs that it never
+ended do not count: it was slow, or not running, and may have unread rows.  What it
+has ended is durable, so a restart neither makes a shard idle nor wakes it.
 """
 
 from __future__ import annotations
@@ -13,16 +17,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.progress.marks import WATERMARK_IDLE
+from penstock.api.vertex import Time, Vertex
+from penstock.core.progress.marks import EPOCH_END, WATERMARK_IDLE
 from penstock.errors import SchemaError
 from penstock.operators.base import Operator
 from penstock.operators.columns import require_column
-from penstock.vertex import Time, Vertex
 
 __all__ = ["WatermarkVertex", "WithWatermark"]
 
 IDLE_EPOCHS = 50
-"""Epochs without rows after which nobody waits for a shard: 5 seconds, unless set otherwise."""
+"""Epochs ended without rows after which a shard counts as idle: 5 seconds by default."""
 
 _PER_UNIT = {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}
 
@@ -62,8 +66,10 @@ class WatermarkVertex(Vertex):
     def __init__(self, column: str, delay_us: int, idle_epochs: int = IDLE_EPOCHS) -> None:
         self._column = column
         self._idle_epochs = idle_epochs
-        self._busy_epoch: int | None = None
-        """The last epoch that brought rows, at first the one before the first."""
+        self._quiet = 0
+        """Epochs that ended without rows since the last one with rows."""
+        self._ended = -1
+        """The last of them."""
         self._delay_us = delay_us
         self._seen_us: int | None = None
         self._complete_us: int | None = None
@@ -85,15 +91,19 @@ class WatermarkVertex(Vertex):
     def after(self, epoch: int) -> int | None:
         """The watermark once ``epoch`` is complete; asked for in ascending order of epochs.
 
-        What lies at or before ``epoch`` is folded into one number and forgotten.  A shard that saw
-        no rows for many epochs says that it is idle, so that nobody waits for it.
+        What lies at or before ``epoch`` is folded into one number and forgotten.  A shard that has
+        ended many epochs without rows says that it is idle, so that no watermark waits for it.
+        Asking again changes nothing, and neither does the end of the stream.
         """
-        if self._busy_epoch is None:
-            self._busy_epoch = epoch - 1
-        for done in [other for other in self._open if other <= epoch]:
-            self._complete_us = _later(self._complete_us, self._open.pop(done))
-            self._busy_epoch = max(self._busy_epoch, done)
-        if epoch - self._busy_epoch >= self._idle_epochs:
+        done = [other for other in self._open if other <= epoch]
+        for other in done:
+            self._complete_us = _later(self._complete_us, self._open.pop(other))
+        if done:
+            self._quiet = 0
+        elif self._ended < epoch < EPOCH_END:
+            self._quiet += 1
+        self._ended = max(self._ended, epoch)
+        if self._quiet >= self._idle_epochs:
             return WATERMARK_IDLE
         return None if self._complete_us is None else self._complete_us - self._delay_us
 
@@ -108,11 +118,11 @@ class WatermarkVertex(Vertex):
     def to_plain(self) -> list[Any]:
         """The same as JSON can carry it."""
         opened = [[epoch, largest] for epoch, largest in self._open.items()]
-        return [self._busy_epoch, self._seen_us, self._complete_us, opened]
+        return [self._quiet, self._seen_us, self._complete_us, opened, self._ended]
 
     def from_plain(self, plain: Sequence[Any]) -> None:
         """Take back what :meth:`to_plain` gave."""
-        self._busy_epoch, self._seen_us, self._complete_us, opened = plain
+        self._quiet, self._seen_us, self._complete_us, opened, self._ended = plain
         self._open = dict(opened)
 
 

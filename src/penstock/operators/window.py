@@ -14,7 +14,7 @@ The output on port 0: a struct ``window`` of ``start`` and ``end``, the keys, th
 
 The operator can be split at its exchange: :class:`WindowCombine` turns each batch into one small
 batch of partial rows, :class:`WindowMerge` merges them.  Late rows cannot be had back from partial
-rows, so there is no split when somebody reads port 1.
+rows, so there is no split when port 1 is read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.functions import Aggregate, Window
+from penstock.api.functions import Aggregate, Window
+from penstock.api.vertex import Vertex
 from penstock.operators.aggregates import Aggregation
 from penstock.operators.base import Exchange, Hash, Kernel, Operator, Single
 from penstock.operators.combine import CombineOperator
@@ -32,7 +33,6 @@ from penstock.operators.key_columns import check_grid, check_names, find_time, p
 from penstock.operators.pane_windows import PANE, PaneVertex, pane_kernel
 from penstock.operators.session import LAST, START, SessionVertex, session_kernel
 from penstock.operators.window_assign import Panes
-from penstock.vertex import Vertex
 
 __all__ = ["WindowAggregate", "WindowCombine", "WindowMerge"]
 

@@ -69,7 +69,7 @@ class Panes:
         return (pane_us - self.start_us) // self.slide_us * self.slide_us + self.start_us
 
     def last_end(self, pane_us: int) -> int:
-        """The end of the last window that contains a pane: nobody needs the pane after it."""
+        """The end of the last window that contains a pane: the pane is not needed after it."""
         return self.last_window(pane_us) + self.size_us
 
     def windows_of(self, pane_us: int) -> Iterator[int]:

@@ -1,7 +1,7 @@
 """Run one vertex by hand: feed batches, complete epochs, look at what came out.
 
     >>> import pyarrow as pa
-    >>> from penstock import functions as F
+    >>> from penstock.api import functions as F
     >>> from penstock.operators.aggregate import RunningAggregate
     >>> harness = Harness(RunningAggregate(["page"], [F.count("*")]))
     >>> harness.recv(pa.record_batch({"page": ["a", "b", "a"]}), epoch=0)
@@ -9,7 +9,7 @@
     >>> harness.table().to_pylist()
     [{'page': 'a', 'count': 2}, {'page': 'b', 'count': 1}]
 
-The harness keeps the engine's promises (see :mod:`penstock.vertex`) and checks the vertex's: it
+The harness keeps the engine's promises (see :mod:`penstock.api.vertex`) and checks the vertex's: it
 refuses batches sent or notifications asked for in the past.  Watermarks are given per epoch and
 hold until the next one is given:
 
@@ -29,10 +29,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.api.vertex import Place, Time, Vertex
 from penstock.core.progress.notifications import Notification
-from penstock.engine.frozen import freeze, thaw
+from penstock.engine.store.state_codec import freeze, thaw
 from penstock.operators.base import Operator
-from penstock.vertex import Place, Time, Vertex
 
 __all__ = ["Harness"]
 

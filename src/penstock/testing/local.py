@@ -18,7 +18,7 @@ start.  So a flow can be tried in a unit test:
 once, as ``flow.start(spark)`` does.  Both take the options of ``start``.
 
 What differs: functions do not travel, so they may hold what Spark could not ship; hosts share one
-interpreter, so it is no measure of speed; and a host that is stuck in somebody's function cannot be
+interpreter, so it is no measure of speed; and a host that is stuck in a user's function cannot be
 killed, only left behind.
 """
 
@@ -26,37 +26,48 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, ClassVar
+from contextlib import suppress
+from typing import Any, NoReturn, Unpack
 
+from penstock.api.flow import Flow
+from penstock.api.start_options import RunOptions
+from penstock.connectors.spark_stage import SparkWork
+from penstock.core.control.host_reports import HostBeat, HostRegistered
+from penstock.core.control.roster import DRIVER
+from penstock.engine.driver.drills import nodes_named
+from penstock.engine.driver.frame_runner import FrameJob
+from penstock.engine.driver.launcher import OnEnd
+from penstock.engine.driver.prepare import prepare_run
+from penstock.engine.driver.query import FlowQuery
+from penstock.engine.host.last_words import exit_words
+from penstock.engine.host.task import BEAT_S, GRACE_S, HostProcess, HostTask
 from penstock.engine.settings import RunSettings
-from penstock.engine.spark.controller import Controller
-from penstock.engine.spark.drills import nodes_named
-from penstock.engine.spark.host_task import BEAT_S, DRIVER, GRACE_S, HostTask, _HostProcess
-from penstock.engine.spark.launch import Job
-from penstock.engine.spark.query import FlowQuery
-from penstock.engine.spark.start import prepare_run
-from penstock.errors import HostLostError, PenstockError, TransientError
-from penstock.flow import Flow
-from penstock.physical import physical_plan
+from penstock.errors import HostLostError, SettingsError, TransientError
+from penstock.planning.physical import physical_plan
+from penstock.testing.held_input import release_input
 
-__all__ = ["LocalQuery", "run_local", "start_local"]
+__all__ = ["LocalQuery", "die", "run_local", "start_local"]
 
-PINGS = {"pingInterval": "500 ms", "pingTimeout": "10 seconds"}
+PINGS: RunOptions = {"pingInterval": "500 ms", "pingTimeout": "10 seconds"}
 """Threads of one busy interpreter may be late, but they do not freeze."""
 
 FREEZE_S = 1.0
 
 
-def start_local(flow: Flow, hosts: int = 2, **options: Any) -> LocalQuery:
+def start_local(flow: Flow, hosts: int = 2, **options: Unpack[RunOptions]) -> LocalQuery:
     """Start a flow on ``hosts`` threads; the handle reads like that of ``flow.start``."""
     settings = RunSettings.checked({"hosts": hosts, **PINGS, **options})
     plan = physical_plan(
-        flow, settings.parallelism or hosts, None, settings.regime, settings.guarantee
+        flow,
+        settings.parallelism or hosts,
+        None,
+        settings.regime,
+        settings.guarantee,
+        settings.onError,
     )
     store, resume, base, flow_id = prepare_run(flow, plan, settings)
     query = LocalQuery(
-        None,
+        _LocalLauncher(),
         flow,
         plan,
         settings,
@@ -71,31 +82,50 @@ def start_local(flow: Flow, hosts: int = 2, **options: Any) -> LocalQuery:
     return query
 
 
-def run_local(flow: Flow, hosts: int = 2, *, timeout: float = 60.0, **options: Any) -> LocalQuery:
+def run_local(
+    flow: Flow, hosts: int = 2, *, timeout: float = 60.0, **options: Unpack[RunOptions]
+) -> LocalQuery:
     """Run a flow until the input that exists now is used up; raise what made it fail."""
-    query = start_local(flow, hosts, **{"availableNow": True, **options})
+    options.setdefault("availableNow", True)
+    query = start_local(flow, hosts, **options)
     if not query.awaitTermination(timeout):
         query.stop()
         raise TransientError(f"flow {flow.name!r} did not end within {timeout:g} s")
     return query
 
 
-class _LocalHost(_HostProcess):
+_here = threading.local()
+
+
+class _Died(BaseException):
+    """A function has ended its host."""
+
+
+def die(status: int = 1) -> NoReturn:
+    """End the host whose function calls this, as ``os._exit(status)`` would end its process."""
+    process: _LocalHost = _here.process
+    exit_words(process.host, process.task.plan, process._tell, status)
+    process.died, process.host.orderly = True, False
+    raise _Died
+
+
+class _LocalHost(HostProcess):
     """A host that must leave the process as it found it."""
 
     died = False
     """Whether it was killed: it says nothing more."""
 
     def run(self) -> None:
+        _here.process = self
         transport = self.host.transport
         transport.connect(DRIVER, self.task.driver)
-        self._tell({"kind": "registered", "address": transport.address, "pid": None})
+        self._tell(HostRegistered(transport.address, None))
         beat = threading.Thread(target=self._keep_lease, name="penstock-beat", daemon=True)
         beat.start()
         try:
             self.host.run()
             if not self.died:
-                self._tell({"kind": "beat", "figures": self._figures()})
+                self._tell(HostBeat(self._figures(), {}))
                 transport.drain(GRACE_S, DRIVER)
         finally:
             self._close()
@@ -111,7 +141,7 @@ class _LocalHost(_HostProcess):
             super()._beat()
 
     def freeze(self, seconds: float) -> None:
-        """Stand still for a while, as a stopped process does: work nothing, answer nobody."""
+        """Stand still for a while, as a stopped process does."""
 
         def stand_still() -> None:
             time.sleep(seconds)
@@ -120,13 +150,10 @@ class _LocalHost(_HostProcess):
         self.ring.frozen = True
         self.host.call(stand_still)
 
-    def _control_arrived(self, peer: int, body: dict[str, Any]) -> None:
-        if body["kind"] == "kill":
-            self.died, self.host.orderly = True, False
-            self.host.end()
-            self.host.transport.close()
-        else:
-            super()._control_arrived(peer, body)
+    def _kill(self) -> None:
+        self.died, self.host.orderly = True, False
+        self.host.end()
+        self.host.transport.close()
 
     def _given_up(self, peer: int) -> None:
         self.died, self.host.orderly = True, False
@@ -139,7 +166,7 @@ class _LocalHost(_HostProcess):
 class _LocalJob:
     """A host in a thread."""
 
-    def __init__(self, task: HostTask, on_end: Callable[[int, PenstockError | None], None]) -> None:
+    def __init__(self, task: HostTask, on_end: OnEnd) -> None:
         self.host = task.slot
         self.ended = threading.Event()
         self._on_end = on_end
@@ -157,66 +184,85 @@ class _LocalJob:
         error = None
         try:
             host = self.process = _LocalHost(self._task, self._task.slot)
-            host.run()
+            with suppress(_Died):
+                host.run()
             if host.died:
+                host.host.transport.close()
                 error = HostLostError(f"host {self.host} was lost: killed", host=self.host)
         except Exception as raised:
             error = HostLostError(f"host {self.host} was lost: {raised!r}", host=self.host)
         self.ended.set()
         self._on_end(self.host, error)
 
+    def leave(self) -> None:
+        """Go on without this host, which did not end."""
+        self._on_end(self.host, HostLostError(f"host {self.host} did not end"))
 
-class _LocalController(Controller):
+
+class _LocalLauncher:
     """Runs hosts as threads."""
 
-    def _job(self, task: HostTask) -> Job:
-        return _LocalJob(task, self._job_ended)
+    one_machine = True
+    retries = False
 
-    def threads(self) -> list[threading.Thread]:
-        """Everything that runs for this flow and should end with it."""
-        jobs = [job.thread for job in self._jobs.values() if isinstance(job, _LocalJob)]
-        return [*jobs, self._host_thread, self._thread]
+    def __init__(self) -> None:
+        self.jobs: dict[int, _LocalJob] = {}
 
-    def freeze(self, host: int, seconds: float) -> None:
-        """Let a host stand still for a while."""
-        job = self._jobs[host]
-        if isinstance(job, _LocalJob) and job.process is not None:
-            job.process.freeze(seconds)
+    def host_job(self, task: HostTask, on_end: OnEnd, keep_memory: bool) -> _LocalJob:
+        """A thread for a host; memory is that of this process."""
+        job = self.jobs[task.slot] = _LocalJob(task, on_end)
+        return job
 
-    def _one_machine(self) -> bool:
-        return True
+    def frame_job(self, flow: str, stage: str, work: SparkWork) -> FrameJob:
+        """Stages that work on DataFrames need a session all the same."""
+        from pyspark.sql import SparkSession
 
-    def _retries(self) -> bool:
-        return False
+        from penstock.engine.spark.frames import SparkJob
 
-    def _cancel(self) -> None:
-        if not self._cancelled:
-            self._cancelled = True
-            for job in self._jobs.values():
-                if isinstance(job, _LocalJob) and job.thread.is_alive():
-                    self._job_ended(job.host, HostLostError(f"host {job.host} did not end"))
+        session = SparkSession.getActiveSession()
+        if session is None:
+            raise SettingsError(
+                f"stage {stage!r} runs Spark jobs: make a SparkSession first", stage=stage
+            )
+        return SparkJob(session, flow, stage, work)
+
+    def cancel(self) -> None:
+        """A thread cannot be killed: report that it has ended, and leave it behind."""
+        for job in self.jobs.values():
+            if job.thread.is_alive():
+                job.leave()
 
 
 class LocalQuery(FlowQuery):
     """The handle of a flow that runs in threads of this process."""
 
-    _controller_type: ClassVar[type[Controller]] = _LocalController
-
     def freeze(self, node: int | str, seconds: float | None = None) -> list[dict[str, Any]]:
         """Let the host of a node stand still for a while, as a stopped process would."""
-        controller = self._controller
         hosts = sorted({one["host"] for one in nodes_named(self, node, "freeze")} - {DRIVER})
         for host in hosts:
-            if isinstance(controller, _LocalController):
-                controller.freeze(host, seconds or FREEZE_S)
+            process = self._jobs[host].process
+            if process is not None:
+                process.freeze(seconds or FREEZE_S)
         return [{"host": host, "pid": None} for host in hosts]
+
+    def finish(self, timeout: float = 60.0) -> None:
+        """Let the generated rows that are left come at once, and wait for the end of the flow."""
+        release_input(self.flow)
+        if not self.awaitTermination(timeout):
+            raise TransientError(f"flow {self.name!r} did not end within {timeout:g} s")
 
     def join(self, timeout: float = 10.0) -> bool:
         """Wait until the threads of a flow that has ended are gone; say whether they are."""
         controller = self._controller
-        threads = controller.threads() if isinstance(controller, _LocalController) else []
+        threads = [job.thread for job in self._jobs.values()]
+        threads += [controller._host_thread, controller._thread]
         deadline = time.monotonic() + timeout
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in threads)
+
+    @property
+    def _jobs(self) -> dict[int, _LocalJob]:
+        launcher = self._controller._launcher
+        return launcher.jobs if isinstance(launcher, _LocalLauncher) else {}

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 if TYPE_CHECKING:
-    from penstock.engine.spark.query import FlowQuery
+    from penstock.engine.driver.query import FlowQuery
 
 __all__ = ["DriverScript", "alive", "hosts_of", "rss_mb", "wait_gone", "wait_until"]
 

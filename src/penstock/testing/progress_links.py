@@ -2,7 +2,7 @@
 
 Used by :mod:`penstock.testing.progress_world`. :class:`ControllerLinks` is what the engine does:
 workers flush to the controller, which broadcasts. :class:`HostLinks` puts a host between them.
-:class:`PeerLinks` is the paper's base protocol: everybody tells everybody.
+:class:`PeerLinks` is the paper's base protocol: every worker tells all workers.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ControllerLinks:
         self._asleep: dict[str, EpochInput] = {}
 
     def start(self, reachability: Reachability, held: Mapping[int, Deltas]) -> None:
-        """Count what everybody holds, then welcome everybody."""
+        """Count what every worker holds, then welcome all of them."""
         self._accumulator = self._accumulator_type(Tracker(reachability.graph, reachability))
         self._idle = IdleInputs(self._accumulator.tracker)
         for deltas in held.values():
@@ -228,7 +228,7 @@ class HostLinks:
 
 
 class PeerLinks:
-    """Everybody sends flushes to everybody, itself included; with ``pieces``, delta by delta."""
+    """Every worker sends flushes to all, itself included; with ``pieces``, delta by delta."""
 
     can_idle = False
 
@@ -247,7 +247,7 @@ class PeerLinks:
         }
 
     def start(self, reachability: Reachability, held: Mapping[int, Deltas]) -> None:
-        """Every worker knows what everybody holds."""
+        """Every worker knows what the others hold."""
         self._trackers = [Tracker(reachability.graph, reachability) for _ in range(self.workers)]
         for tracker in self._trackers:
             for deltas in held.values():
@@ -262,12 +262,12 @@ class PeerLinks:
         return self._trackers[worker]
 
     def record(self, worker: int, deltas: Deltas) -> None:
-        """Buffer, and send to everybody when due."""
+        """Buffer, and send to all workers when due."""
         if self._buffers[worker].add(deltas):
             self.force(worker)
 
     def force(self, worker: int) -> None:
-        """Send to everybody now."""
+        """Send to all workers now."""
         deltas = self._buffers[worker].flush()
         messages = [(delta,) for delta in deltas] if self._pieces else [deltas]
         for peer in range(self.workers):

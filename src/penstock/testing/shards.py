@@ -1,17 +1,23 @@
-"""Consecutive seeds in several processes."""
+"""Seeds in several processes: a range of them, or fresh ones for as long as there is time."""
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from typing import TypeVar
 
-__all__ = ["in_shards"]
+__all__ = ["CORES", "SHARD", "for_seconds", "in_processes", "in_shards"]
 
+CORES = os.cpu_count() or 1
 SHARD = 100
 """Seeds that one process runs in one go."""
+TIMED_SHARD = 20
+"""The same, where the time to stop may come at any moment."""
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -23,9 +29,43 @@ def in_shards(function: Callable[[range], T], seed: int, runs: int, processes: i
     """
     last = seed + runs
     shards = [range(first, min(first + SHARD, last)) for first in range(seed, last, SHARD)]
+    yield from in_processes(function, shards, processes)
+
+
+def in_processes(function: Callable[[S], T], items: Sequence[S], processes: int) -> Iterator[T]:
+    """What a function of the module makes of each item, in order."""
     if processes == 1:
-        yield from map(function, shards)
+        yield from map(function, items)
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        yield from pool.map(function, shards)
+    with _pool(processes) as pool:
+        yield from pool.map(function, items)
+
+
+def for_seconds(
+    function: Callable[[range], T], first_seeds: Sequence[int], seconds: float
+) -> Iterator[T]:
+    """What a function of the module makes of seeds from each of the first ones on.
+
+    There is one process for each of them.  No new shard begins after ``seconds``.
+    """
+    end_s = time.monotonic() + seconds
+    with _pool(len(first_seeds)) as pool:
+        running: dict[Future[T], int] = {}
+
+        def go_on(seed: int) -> None:
+            shard = range(seed, seed + TIMED_SHARD)
+            running[pool.submit(function, shard)] = shard.stop
+
+        for seed in first_seeds:
+            go_on(seed)
+        while running:
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                following = running.pop(future)
+                if time.monotonic() < end_s:
+                    go_on(following)
+                yield future.result()
+
+
+def _pool(processes: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"))

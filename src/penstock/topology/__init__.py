@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.flow import Flow
+from penstock.api.flow import Flow
 from penstock.topology.build import Builder
 from penstock.topology.check import check
 from penstock.topology.document import read_document

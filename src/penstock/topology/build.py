@@ -9,21 +9,21 @@ from pathlib import Path as FilePath
 from types import ModuleType
 from typing import Any
 
-from penstock import functions as F
+from penstock.api import functions as F
+from penstock.api.flow import Flow
+from penstock.api.functions import Aggregate
+from penstock.api.stream import Stream
+from penstock.api.vertex import Vertex
 from penstock.connectors.base import Sink, Source
 from penstock.core.delivery.routing import Routing, RoutingKind, routing_named
 from penstock.errors import SchemaError, SettingsError, UsageError
 from penstock.expressions.ddl import parse_schema
 from penstock.expressions.suggest import nearest
-from penstock.flow import Flow
-from penstock.functions import Aggregate
 from penstock.importing import find
-from penstock.stream import Stream
 from penstock.topology import keys as k
 from penstock.topology.check import in_order, inputs_of
 from penstock.topology.document import Document
 from penstock.topology.regime import regime_of
-from penstock.vertex import Vertex
 
 __all__ = ["Builder"]
 
@@ -207,6 +207,7 @@ class Builder:
 
     def _keyed(self, table: Table, stream: Stream) -> Stream:
         kind = table["type"]
+        made: Stream
         if kind == "unique":
             made = stream.unique(*_texts(table.get("columns", [])), within=table.get("within"))
         elif kind == "count":

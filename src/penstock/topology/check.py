@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from penstock.api.stage import checked_name
 from penstock.core.delivery.routing import routing_named
 from penstock.durations import duration_us
 from penstock.engine.settings import RunSettings
 from penstock.errors import PenstockError
 from penstock.expressions.suggest import nearest
-from penstock.stage import checked_name
 from penstock.topology import keys as k
 from penstock.topology.document import Document
 from penstock.topology.positions import Path
@@ -220,7 +220,7 @@ def _inputs(document: Document, names: Mapping[str, str]) -> None:
         if name not in read and not document.problems:  # else the name may just be misspelt
             document.problem(
                 (names[name], name),
-                f"{names[name]} {name!r} is read by nobody: name it in an input",
+                f"{names[name]} {name!r} is not read by any operator: name it in an input",
             )
 
 

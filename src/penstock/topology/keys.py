@@ -88,7 +88,7 @@ SOURCES: Mapping[str, Kind] = {
         (
             Key("function", FUNCTION, "of (offset, n), gives a record batch", required=True),
             Key("rate", NUMBER, "rows a second, over all replicas"),
-            Key("rows", WHOLE, "so many rows, then the stream ends"),
+            Key("rows", WHOLE, "number of rows after which the stream ends"),
             Key("schema", TEXT, "by default that of its first row"),
             _ARGUMENTS,
         ),
@@ -137,7 +137,7 @@ STAGES: Mapping[str, Kind] = {
         "the first row of each value",
         (
             Key("columns", TEXTS, "whose values; by default all columns"),
-            Key("within", DURATION, "forget a value after so long in event time"),
+            Key("within", DURATION, "how long a value is remembered, in event time"),
         ),
         main="columns",
     ),
@@ -194,7 +194,7 @@ SINKS: Mapping[str, Kind] = {
     ),
     "console": Kind(
         "printed by the driver",
-        (Key("rows", WHOLE, "at most so many of an epoch; by default 20"),),
+        (Key("rows", WHOLE, "most rows printed of an epoch; by default 20"),),
         main="rows",
     ),
     "foreachBatch": Kind(

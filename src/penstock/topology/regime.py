@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from penstock import regimes
+from penstock.api import regimes
+from penstock.api.regimes import Regime
 from penstock.errors import SettingsError
 from penstock.expressions.suggest import nearest
-from penstock.regimes import Regime
 
 __all__ = ["regime_of"]
 

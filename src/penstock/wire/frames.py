@@ -18,27 +18,22 @@ import msgpack
 import pyarrow as pa
 
 from penstock.core.causal.diffs import Link as DiffLink
-from penstock.core.machine.messages import DATA, Message
+from penstock.core.node.messages import DATA, Message
 from penstock.core.time import Time
+from penstock.wire.control import Control
 
 __all__ = [
     "FRAME_SCHEMA",
-    "Control",
     "Frame",
     "decode_frame",
     "encode_frame",
     "has_dictionary",
-    "pack_control",
     "read_batch",
-    "unpack_control",
     "write_batch",
 ]
 
 FRAME_SCHEMA = pa.schema({"payload": pa.large_binary()})
 _CONTROL = 255
-
-Control = bytes
-"""A packed message to or from the controller: packed once, however many hosts it goes to."""
 
 
 class Frame(NamedTuple):
@@ -52,18 +47,6 @@ class Frame(NamedTuple):
     """Bytes that nodes have consumed in all, in the opposite direction."""
     messages: Sequence[Message | Control]
     """Payloads of messages that arrived are buffers, see :func:`read_batch`."""
-
-
-def pack_control(body: dict[str, Any]) -> Control:
-    """Pack a dict of plain values."""
-    packed: bytes = msgpack.packb(body)
-    return packed
-
-
-def unpack_control(control: Control) -> dict[str, Any]:
-    """The dict that :func:`pack_control` packed; its lists come back as tuples."""
-    body: dict[str, Any] = msgpack.unpackb(control, use_list=False, strict_map_key=False)
-    return body
 
 
 def encode_frame(frame: Frame) -> tuple[bytes, pa.RecordBatch | None]:

@@ -36,7 +36,7 @@ _S29, _S32, _S33 = np.uint64(29), np.uint64(32), np.uint64(33)
 _LONG_WORDS = 64
 """Strings past this many words are few: the rest of each is hashed by itself."""
 _BLOCK = 8_192
-"""Strings are hashed so many rows at a time: what is made in between stays in the cache."""
+"""Number of rows whose strings are hashed at a time: intermediate data stays in the cache."""
 _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 

@@ -2,27 +2,8 @@
 
 import pyarrow as pa
 
-from penstock.demos.votes import AUTHORS, ArticleVotes, AuthorVotes, Votes
+from penstock.demos.votes import ArticleVotes, AuthorVotes
 from penstock.testing.harness import Harness
-from penstock.testing.local import start_local
-
-
-def test_sums_per_author_are_those_of_the_votes_cast() -> None:
-    votes = Votes(2_000, rate=5_000)
-    query = start_local(votes.flow, hosts=2, epochInterval="20 ms")
-    votes.probe.start()
-    votes.load(20)
-    normal = votes.probe.normal_ms(0.5)
-    votes.close()
-    query.stop()
-    votes.probe.join(5)
-    assert len(normal) > 20
-    assert votes.probe.missing == 0
-    assert votes.votes[:AUTHORS].sum() > 0
-    assert votes.votes[AUTHORS] == votes.probe.sent
-    assert votes.wrong() == 0
-    votes.votes[3] += 1
-    assert votes.wrong() > 0
 
 
 def articles(*pairs: tuple[int, int]) -> pa.RecordBatch:

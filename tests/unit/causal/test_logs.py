@@ -2,7 +2,7 @@
 
 from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.logs import Bundle, Part, PayloadLog, Spilled
-from penstock.core.machine.messages import DATA, MARK
+from penstock.core.node.messages import DATA, MARK
 from penstock.core.time import Time
 
 

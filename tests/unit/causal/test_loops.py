@@ -7,9 +7,10 @@ from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.core.causal.plan import plan
 from penstock.core.causal.reports import Report, Saved, Start, Stored
 from penstock.core.causal.retention import durable_epochs, keep_from, low_epochs
-from penstock.core.machine.causal_effects import Checkpoint, Recovered, Restated, TakeCheckpoint
-from penstock.core.machine.causal_loop import CausalLoop
-from penstock.core.machine.messages import (
+from penstock.core.control.recovery import Record, RecoveryMachine, StartNode
+from penstock.core.node.causal import CausalMachine
+from penstock.core.node.causal_effects import Checkpoint, Recovered, Restated, TakeCheckpoint
+from penstock.core.node.messages import (
     DATA,
     MARK,
     Complete,
@@ -18,9 +19,8 @@ from penstock.core.machine.messages import (
     Message,
     Send,
 )
-from penstock.core.machine.messages import Report as GateClosed
-from penstock.core.machine.node import Outlet
-from penstock.core.machine.recovery import Record, RecoveryMachine, StartNode
+from penstock.core.node.messages import Report as GateClosed
+from penstock.core.node.options import NodeOptions, Outlet, Wiring
 from penstock.core.time import Time
 from penstock.errors import InvariantError, PeerError
 
@@ -35,10 +35,10 @@ GRAPH = CausalGraph(
 )
 
 
-def loop(**parts: object) -> CausalLoop:
-    outlets = [Outlet(INSIDE, (6,), marked=False), Outlet(OUTSIDE, (7,))]
-    inputs = {0: [1], INSIDE: [6]}
-    return CausalLoop(5, inputs, outlets, inside=frozenset({INSIDE}), **parts)  # type: ignore[arg-type]
+def loop(start: Start | None = None, checkpoint: Checkpoint | None = None) -> CausalMachine:
+    outlets = (Outlet(INSIDE, (6,), marked=False), Outlet(OUTSIDE, (7,)))
+    wiring = Wiring(5, {0: [1], INSIDE: [6]}, outlets)
+    return CausalMachine(wiring, NodeOptions(inside=frozenset({INSIDE})), start, checkpoint)
 
 
 def message(sequence: int, kind: int = DATA, link: int = 0, epoch: int = 0) -> Message:
@@ -123,7 +123,7 @@ def test_a_checkpoint_has_nothing_of_later_epochs() -> None:
     machine.received(message(1, epoch=3))
     machine.end_step()
     machine.region_completed(2, None, 0)
-    machine.checkpoint_due = True
+    machine.checkpoints.due = True
     taken = next(
         e for e in machine.completed(2, {OUTSIDE: None}, 0) if isinstance(e, TakeCheckpoint)
     )

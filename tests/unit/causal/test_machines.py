@@ -6,8 +6,18 @@ from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.diffs import Link, completion, origin
 from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.core.causal.reports import Cut, Report, Start, Stored, Target
-from penstock.core.machine.causal import CausalMachine
-from penstock.core.machine.causal_effects import (
+from penstock.core.control.recovery import (
+    Collect,
+    Fence,
+    FenceStore,
+    OpenEdge,
+    Persist,
+    Record,
+    RecoveryMachine,
+    StartNode,
+)
+from penstock.core.node.causal import CausalMachine
+from penstock.core.node.causal_effects import (
     CausalEffect,
     Checkpoint,
     ReadAgain,
@@ -22,8 +32,7 @@ from penstock.core.machine.causal_effects import (
     TellOpened,
     TellReport,
 )
-from penstock.core.machine.causal_source import CausalSource
-from penstock.core.machine.messages import (
+from penstock.core.node.messages import (
     DATA,
     MARK,
     Complete,
@@ -33,17 +42,8 @@ from penstock.core.machine.messages import (
     Message,
     Send,
 )
-from penstock.core.machine.node import Outlet
-from penstock.core.machine.recovery import (
-    Collect,
-    Fence,
-    FenceStore,
-    OpenEdge,
-    Persist,
-    Record,
-    RecoveryMachine,
-    StartNode,
-)
+from penstock.core.node.options import NodeOptions, Outlet, Wiring
+from penstock.core.node.source import CausalSource
 from penstock.core.progress.marks import EPOCH_END
 from penstock.core.time import Time
 from penstock.errors import GraphError, InvariantError
@@ -62,8 +62,16 @@ def message(
     return Message(**{**values, **parts})  # type: ignore[arg-type]
 
 
-def node(**parts: object) -> CausalMachine:
-    return CausalMachine(5, {1: [1], 2: [2]}, [Outlet(9, (7, 8))], **parts)  # type: ignore[arg-type]
+def node(
+    start: Start | None = None,
+    checkpoint: Checkpoint | None = None,
+    incarnation: int = 0,
+    incarnations: dict[int, int] | None = None,
+    **options: bool,
+) -> CausalMachine:
+    outlets = (Outlet(9, (7, 8)),)
+    wiring = Wiring(5, {1: [1], 2: [2]}, outlets, incarnation, incarnations or {})
+    return CausalMachine(wiring, NodeOptions(**options), start, checkpoint)  # type: ignore[arg-type]
 
 
 def handle(machine: CausalMachine, incoming: Message, *targets: int) -> list[Message]:
@@ -99,7 +107,9 @@ def test_a_step_is_handled_when_it_is_whole() -> None:
 def test_diffs_do_not_grow_with_the_number_of_shards() -> None:
     for shards in (2, 8, 32):
         children = tuple(range(100, 100 + shards))
-        machine = CausalMachine(5, {1: list(range(10, 10 + shards))}, [Outlet(9, children)])
+        machine = CausalMachine(
+            Wiring(5, {1: list(range(10, 10 + shards))}, (Outlet(9, children),))
+        )
         incoming = message(1, sender=10, link=1)
         machine.received(incoming)
         machine.produced(9, [(child, "rows", 8) for child in children], EPOCH)
@@ -144,11 +154,11 @@ def test_a_node_that_is_fenced_itself_retires() -> None:
     assert node().fence({5: 1}, 1) == [Retire()]
 
 
-def restarted(*targets: Target, **parts: object) -> CausalMachine:
+def restarted(*targets: Target, **options: bool) -> CausalMachine:
     clock = {1: Position((), -1), 2: Position((), -1)}
     positions = {7: Position((1,), -1), 8: Position((6,), -1)}
     start = Start(5, None, (1,), -1, clock, positions, targets, top=(6,))
-    return node(start=start, **parts)
+    return node(start, **options)
 
 
 def test_a_replay_hits_its_targets_and_sends_nothing_before_the_edges_are_open() -> None:
@@ -170,10 +180,11 @@ def test_a_node_says_when_it_has_recovered() -> None:
     assert restarted().begin() == [Recovered()]
 
 
-def at_epoch(epoch: int, **parts: object) -> CausalMachine:
+def at_epoch(epoch: int, checkpoint: Checkpoint | None = None, **options: bool) -> CausalMachine:
     clock = {1: Position((4,), epoch), 2: Position((6,), epoch)}
     positions = {7: Position((1,), epoch), 8: Position((3,), epoch + 2)}
-    return node(start=Start(5, None, (1,), epoch, clock, positions, top=(3,)), **parts)
+    start = Start(5, None, (1,), epoch, clock, positions, top=(3,))
+    return node(start, checkpoint, **options)
 
 
 def stated(sender: int, epoch: int, watermark_us: int | None, sequence: int = 1) -> Message:
@@ -230,7 +241,7 @@ def test_only_a_node_with_state_remembers_a_greater_watermark() -> None:
 def test_a_restarted_source_goes_on_with_an_epoch_of_which_somebody_has_rows() -> None:
     positions = {7: Position((1,), 3)}
     start = Start(0, None, (1,), 3, {}, positions, offset=5, watermark_us=8, begun=6)
-    source = CausalSource(0, outlets=[Outlet(9, (7,))], start=start)
+    source = CausalSource(Wiring(0, outlets=(Outlet(9, (7,)),)), start=start)
     assert source.begin() == [Restated(3, 8)]
     assert source.restated({9: 8}) == [ResumeReading(5, 6, begun=True), Recovered()]
 
@@ -258,7 +269,7 @@ def test_marks_complete_an_epoch_and_say_so_to_all_children() -> None:
 
 
 def test_a_source_makes_its_cut_durable_before_it_marks_it() -> None:
-    source = CausalSource(0, outlets=[Outlet(9, (7,))])
+    source = CausalSource(Wiring(0, outlets=(Outlet(9, (7,)),)))
     source.read(0, 10, 0)
     source.produced(9, [(7, "rows", 8)], EPOCH)
     [send] = source.end_step()
@@ -282,7 +293,7 @@ def test_a_restarted_source_reads_known_ranges_and_durable_cuts_again() -> None:
         offset=5,
         cuts=(Cut(0, 20),),
     )
-    source = CausalSource(0, outlets=[Outlet(9, (7,))], start=start)
+    source = CausalSource(Wiring(0, outlets=(Outlet(9, (7,)),)), start=start)
     seen: list[CausalEffect] = []
     queue = source.begin()
     while queue:
@@ -374,7 +385,7 @@ def test_a_node_of_which_nobody_knows_that_it_notes_values_is_refused() -> None:
 
 def test_a_checkpoint_that_is_due_in_a_replay_is_taken_at_its_end() -> None:
     machine = restarted(Target((6,), Link(2, (1,), 0)))
-    machine.checkpoint_due = True
+    machine.checkpoints.due = True
     machine.received(message(1, sender=2))
     effects = machine.end_step()
     assert [type(effect) for effect in effects] == [Recovered, TakeCheckpoint]

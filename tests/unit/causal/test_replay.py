@@ -78,3 +78,30 @@ def test_a_completion_that_nobody_knows_comes_before_rows_after_its_marks() -> N
     replay: Replay[str] = Replay([row, late], [1])
     replay.arrived(1, (3,), 4, "rows")
     assert replay.next({1: 2}, [2]) == Turn("rows", (5,), None)
+
+
+def test_a_loose_completion_does_not_pass_the_inputs_of_known_steps() -> None:
+    """Sender 2 skips epoch 0: its next mark is behind a row that a later target is made from."""
+    known = Target((6,), Link(2, (1,), 1))
+    loose = Target((5,), completion(0), loose=True)
+    replay: Replay[str] = Replay([loose, Target((5,), Link(1, (2,), 1)), known], [1, 2])
+    replay.arrived(1, (1,), 0, "mark 0", only_marks=True, marked=0)
+    replay.arrived(1, (2,), 1, "one")
+    replay.arrived(2, (1,), 1, "two")
+    replay.arrived(2, (2,), 1, "mark 1", only_marks=True, marked=1)
+    assert replay.next({}, ()) == Turn("mark 0", None, (5,))
+    assert replay.next({1: 0}, ()) == Turn("one", (5,), None)
+    assert replay.next({1: 0}, ()) == Turn("two", (6,), None)
+    assert replay.over
+
+
+def test_a_completion_comes_after_what_a_child_has_seen_without_its_mark() -> None:
+    targets = [Target((5,), Link(1, (2,), 3)), Target((6,), Link(1, (3,), 3))]
+    behind: Replay[str] = Replay(targets, [1], positions={7: Position((5,), 1)})
+    behind.arrived(1, (2,), 3, "seen")
+    behind.arrived(1, (3,), 3, "not seen")
+    assert behind.next({1: 2}, (2,)) == Turn("seen", (5,), None)
+    assert behind.next({1: 2}, (2,)) == Turn(None, None, (6,))
+    level: Replay[str] = Replay(targets, [1], positions={7: Position((4,), 1)})
+    level.arrived(1, (2,), 3, "seen")
+    assert level.next({1: 2}, (2,)) == Turn(None, None, (5,))

@@ -8,16 +8,17 @@ from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.core.causal.plan import plan
 from penstock.core.causal.reports import Report, Saved, Stored, Target
 from penstock.core.causal.retention import keep_from, low_epochs
-from penstock.core.machine.causal import CausalMachine
-from penstock.core.machine.causal_effects import CausalEffect, TakeCheckpoint
-from penstock.core.machine.messages import DATA, MARK, Complete, EndStep, Message, Send
-from penstock.core.machine.node import Outlet
+from penstock.core.node.causal import CausalMachine
+from penstock.core.node.causal_effects import CausalEffect, TakeCheckpoint
+from penstock.core.node.messages import DATA, MARK, Complete, EndStep, Message, Send
+from penstock.core.node.options import NodeOptions, Outlet, Wiring
 from penstock.core.time import Time
 from penstock.errors import GraphError
 
 
-def node(**parts: object) -> CausalMachine:
-    return CausalMachine(5, {1: [1]}, [Outlet(9, (7,))], **parts)  # type: ignore[arg-type]
+def node(**options: object) -> CausalMachine:
+    wiring = Wiring(5, {1: [1]}, (Outlet(9, (7,)),))
+    return CausalMachine(wiring, NodeOptions(**options))  # type: ignore[arg-type]
 
 
 class Driver:

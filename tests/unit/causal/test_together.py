@@ -8,12 +8,8 @@ from penstock.core.causal.diffs import Link
 from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.core.causal.reports import Report, Saved, Stored
 from penstock.core.causal.retention import rollback_from
-from penstock.core.machine.causal import CausalMachine
-from penstock.core.machine.causal_effects import CausalEffect, Flushed, TakeCheckpoint
-from penstock.core.machine.global_hold import GlobalHold
-from penstock.core.machine.messages import DATA, MARK, Complete, Deliver, EndStep, Message, Send
-from penstock.core.machine.node import Outlet
-from penstock.core.machine.recovery import (
+from penstock.core.control.global_hold import GlobalHold
+from penstock.core.control.recovery import (
     Collect,
     GiveUp,
     Persist,
@@ -23,6 +19,10 @@ from penstock.core.machine.recovery import (
     Refuse,
     StartNode,
 )
+from penstock.core.node.causal import CausalMachine
+from penstock.core.node.causal_effects import CausalEffect, Flushed, TakeCheckpoint
+from penstock.core.node.messages import DATA, MARK, Complete, Deliver, EndStep, Message, Send
+from penstock.core.node.options import NodeOptions, Outlet, Wiring
 from penstock.core.progress.marks import EPOCH_END
 from penstock.core.time import Time
 from penstock.errors import UsageError
@@ -33,14 +33,10 @@ SENDERS = (1, 2)
 class Driver:
     """A clean node with two senders and one child."""
 
-    def __init__(self, **parts: object) -> None:
+    def __init__(self, **options: object) -> None:
         self.machine = CausalMachine(
-            5,
-            {1: [1], 2: [2]},
-            [Outlet(9, (7,))],
-            clean=True,
-            stateful=True,
-            **parts,  # type: ignore[arg-type]
+            Wiring(5, {1: [1], 2: [2]}, (Outlet(9, (7,)),)),
+            NodeOptions(clean=True, stateful=True, **options),  # type: ignore[arg-type]
         )
         self.seen: list[object] = []
         self._count = dict.fromkeys(SENDERS, 0)

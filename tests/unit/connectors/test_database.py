@@ -9,7 +9,6 @@ import sqlite3
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from decimal import Decimal
@@ -19,16 +18,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock import Flow
 from penstock.connectors import database
 from penstock.connectors.database import COMMITS, Database
 from penstock.connectors.database_dialects import dialect_of
-from penstock.errors import PenstockError, SchemaError, SettingsError, SinkError
+from penstock.errors import SchemaError, SettingsError, SinkError
 from penstock.testing.harness import Harness
-from penstock.testing.local import run_local, start_local
 
 SPENT = pa.schema({"user": pa.int64(), "spent": pa.int64(), "ads": pa.int64()})
-WAIT_S = 30.0
 
 
 def spent(*rows: tuple[int, int]) -> pa.RecordBatch:
@@ -217,79 +213,6 @@ def test_a_lock_of_somebody_else_is_waited_for(
     assert balances.committed() == 0
 
 
-# -- in flows ------------------------------------------------------------------------------------
-
-USERS, ROWS = 7, 30_000
-
-
-def spending(offset: int, n: int) -> pa.RecordBatch:
-    ids = range(offset, offset + n)
-    return pa.record_batch([[i % USERS for i in ids], list(ids), [1] * n], schema=SPENT)
-
-
-def totals() -> list[tuple[int, int, int]]:
-    return [
-        (user, sum(range(user, ROWS, USERS)), len(range(user, ROWS, USERS)))
-        for user in range(USERS)
-    ]
-
-
-def billing(path: Path, rows: int = ROWS) -> Flow:
-    flow = Flow("billing")
-    source = flow.generate(spending, rate=15_000, rows=rows, shards=2, name="spending")
-    source.keyBy("user", shards=2).filter("ads > 0").name("served").database(
-        f"sqlite:///{path}", "balances", key="user", add=["spent", "ads"], name="billed"
-    )
-    return flow
-
-
-def test_balances_are_exact_when_the_nodes_around_them_are_killed(path: Path) -> None:
-    query = start_local(
-        billing(path), hosts=4, epochInterval="20 ms", checkpointInterval="200 ms", standby=1
-    )
-    try:
-        for number, victim in enumerate(("billed[0]", "served[1]", "billed[0]", "spending[0]"), 1):
-            time.sleep(0.25)
-            if query.isActive:
-                query.kill(victim)
-                deadline = time.monotonic() + WAIT_S
-                while query.isActive and not _recovered(query.recoveries, number):
-                    assert time.monotonic() < deadline
-                    time.sleep(0.01)
-        assert query.awaitTermination(WAIT_S)
-    finally:
-        query.stop()
-    assert len(query.recoveries) >= 2
-    assert select(path, "SELECT * FROM balances ORDER BY user") == totals()
-
-
-def _recovered(recoveries: list[dict[str, Any]], number: int) -> bool:
-    return len(recoveries) >= number and all(one["recovered_us"] for one in recoveries)
-
-
-def test_a_flow_goes_on_where_the_database_says(path: Path, tmp_path: Path) -> None:
-    store = str(tmp_path / "checkpoint")
-    query = start_local(billing(path), epochInterval="20 ms", checkpointLocation=store)
-    time.sleep(0.6)
-    query.stop()
-    assert query.join()
-    assert 0 < select(path, "SELECT sum(ads) FROM balances")[0][0] < ROWS
-    with pytest.raises(SinkError, match="already holds epochs up to"):
-        run_local(billing(path), checkpointLocation=str(tmp_path / "another"))
-    run_local(billing(path), epochInterval="20 ms", checkpointLocation=store)
-    assert select(path, "SELECT * FROM balances ORDER BY user") == totals()
-
-
-def test_the_flow_ends_with_the_reason_when_the_database_refuses_rows(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute(
-            "CREATE TABLE balances (user INTEGER PRIMARY KEY, spent INTEGER, "
-            "ads INTEGER CHECK (ads < 10))"
-        )
-    with pytest.raises(PenstockError, match="refused rows of epoch .* for table 'balances'"):
-        run_local(billing(path, 500))
-
-
 # -- PostgreSQL ----------------------------------------------------------------------------------
 
 
@@ -370,3 +293,29 @@ def test_a_server_that_is_not_there_is_said_to_be(tmp_path: Path) -> None:
     pytest.importorskip("psycopg")
     with pytest.raises(SinkError, match="cannot use postgresql:.*check the address"):
         made(Database(f"postgresql://me:secret@/db?host={tmp_path}", "t"))
+
+
+@pytest.mark.parametrize("before", ["none", "wal"])
+def test_a_file_has_no_write_ahead_log_unless_it_is_asked_for(path: Path, before: str) -> None:
+    if before == "wal":
+        select(path, "PRAGMA journal_mode = WAL")
+    made(Database(f"sqlite:///{path}", "balances"))
+    assert select(path, "PRAGMA journal_mode") == [("delete",)]
+    made(Database(f"sqlite:///{path}?journal_mode=wal", "balances"))
+    assert select(path, "PRAGMA journal_mode") == [("wal",)]
+
+
+def test_a_write_ahead_log_that_others_have_open_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.connectors.database_dialects.BUSY_S", 0.1)
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA journal_mode = WAL")
+        other.execute("CREATE TABLE held (n)")
+        with pytest.raises(SinkError, match="cannot use sqlite"):
+            Database(f"sqlite:///{path}", "balances").check()
+
+
+def test_an_unknown_option_of_a_file_is_refused() -> None:
+    with pytest.raises(SettingsError, match="known are journal_mode=delete"):
+        dialect_of("sqlite:////tmp/a.db?journal_mode=off")

@@ -276,6 +276,7 @@ def test_corrupt_files_can_be_skipped_and_stay_skipped(tmp_path: Path) -> None:
     assert journal[0]["skipped"] == [[1, 1000]]
     data[len(data) // 2] ^= 0xFF
     path.write_bytes(data)  # mended: what was skipped must stay so when it is read again
+    os.utime(path, (1, 1))
     again = source.open(SourceContext(0, 1, journal=journal))
     repeated = []
     while (batch := again.read(333, NOW_US, position)) is not None:

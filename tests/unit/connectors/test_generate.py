@@ -184,7 +184,7 @@ def test_functions_that_misbehave_are_refused() -> None:
         Generate(lambda offset, n: {"x": [1]})  # type: ignore[arg-type, return-value]
     with pytest.raises(SourceError, match="asked for 5 rows from offset 0, the function gave 6"):
         Generate(grows).open(SourceContext(0, 1)).read(5, 0)
-    with pytest.raises(SchemaError, match=r"gave \[y: int64\], expected \[x: int64\]"):
+    with pytest.raises(SchemaError, match=r"gave columns \[y\] where \[x: int64\]"):
         Generate(changes).open(SourceContext(0, 1)).read(5, 0)
 
 

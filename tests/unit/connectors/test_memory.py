@@ -44,10 +44,10 @@ def test_every_form_of_rows_is_taken(rows: Any) -> None:
     ("rows", "words"),
     [
         ([{"x": 1, "y": 2}], "no column 'y'"),
-        ([{"s": "a"}], "column 'x' cannot be null"),
+        ([{"s": "a"}], "1 nulls in column 'x'"),
         ([{"x": "one"}], "do not fit"),
         ({"x": [1]}, "column 's' is missing"),
-        (pa.table({"x": [1.5], "s": ["a"]}), "column 'x' is double, expected int64"),
+        (pa.table({"x": [1.5], "s": ["a"]}), "column 'x' as double.*int64 without loss"),
         ([1, 2], "got a int"),
     ],
 )
@@ -88,7 +88,7 @@ def test_push_waits_for_a_slow_reader() -> None:
 def test_push_does_not_hang_without_a_reader_or_after_a_failure() -> None:
     source = MemorySource(SCHEMA, rows_max=1)
     source.push(batch(1))
-    with pytest.raises(SourceError, match="nobody reads them"):
+    with pytest.raises(SourceError, match="no flow reads them"):
         source.push(batch(2))
     source.open(SourceContext(0, 1))
     raised: list[BaseException] = []

@@ -176,7 +176,7 @@ def test_frozen_process_of_an_earlier_run_cannot_disturb(tmp_path: Path) -> None
     old.writers[0].recv(batch(99), 0)
     new = Flow(tmp_path)
     new.writers[0].recv(batch(1), 0)
-    with pytest.raises(OSError, match="No such file"):
+    with pytest.raises(SinkError, match="written to by another run"):
         old.writers[0].complete(0)
     new.epoch(0, [], [2])
     assert published(tmp_path) == {"epoch=0": [1, 2]}

@@ -2,13 +2,17 @@
 
 import pytest
 
-from penstock.core.machine.controller import (
+from penstock.core.control.controller import (
+    END_MS,
+    LEAVE_MS,
     Assign,
+    CancelJobs,
     Commit,
     ControllerMachine,
     Ended,
     EndHosts,
     Go,
+    LeaveHosts,
     Phase,
     StopSources,
 )
@@ -110,6 +114,30 @@ def test_draining_has_a_limit() -> None:
     made.stop_asked(1000)
     assert made.time_passed(1100) == [EndHosts()]
     assert made.failure is None
+
+
+def test_starting_has_a_limit() -> None:
+    made = machine()
+    made.registered(0, "x")
+    assert made.time_passed(1_000) == []
+    assert made.time_passed(60_999) == []
+    assert made.time_passed(61_000) == [EndHosts()]
+    assert made.failure is not None
+    assert "did not start within 60 s: host 1, 2 still launching" in made.failure["message"]
+
+
+def test_hosts_that_do_not_end_are_cancelled_and_then_left_behind() -> None:
+    made = running()
+    made.failed(FAILURE)
+    assert made.time_passed(5_000) == []
+    assert made.time_passed(5_000 + END_MS - 1) == []
+    assert made.time_passed(5_000 + END_MS) == [CancelJobs()]
+    assert made.host_ended(0, None) == []
+    last_ms = 5_000 + END_MS + LEAVE_MS
+    assert made.time_passed(last_ms - 1) == []
+    assert made.time_passed(last_ms) == [LeaveHosts((1, 2)), Ended(FAILURE)]
+    assert made.time_passed(last_ms + 1) == []
+    assert made.host_ended(1, None) == []
 
 
 def test_a_flow_that_did_not_start_yet_stops_at_once() -> None:

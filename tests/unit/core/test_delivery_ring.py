@@ -16,7 +16,7 @@ from penstock.core.delivery.ring_record import (
     TellRewired,
     TellTake,
 )
-from penstock.core.delivery.routing import NOBODY, Seat
+from penstock.core.delivery.routing import NO_HOST, Seat
 
 
 def controller_of(hosts: int, roles: int, takeover: Takeover = Takeover.NEXT) -> RingController:
@@ -119,11 +119,11 @@ def test_several_deaths_in_a_row_end_with_a_fresh_take() -> None:
     assert takes(controller.host_lost(2))[Role(0, 0)] == (3, 3, False)
     effects = controller.host_lost(3)
     assert takes(effects) == {}
-    assert all(seat.host == NOBODY for seat in controller.record.seats.values())
+    assert all(seat.host == NO_HOST for seat in controller.record.seats.values())
     joined = controller.joined(7, 0, 1)
     assert isinstance(joined[2], Start)
     assert {taken[2] for taken in takes(joined).values()} == {True}
-    assert all(seat.host == NOBODY for seat in controller.record.settled_seats().values())
+    assert all(seat.host == NO_HOST for seat in controller.record.settled_seats().values())
 
 
 def test_a_restarted_host_gets_its_roles_back_when_it_is_ready() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.core.machine.messages import (
+from penstock.core.node.messages import (
     DATA,
     MARK,
     Complete,
@@ -12,7 +12,8 @@ from penstock.core.machine.messages import (
     Message,
     Send,
 )
-from penstock.core.machine.node import NodeMachine, Outlet
+from penstock.core.node.node import NodeMachine
+from penstock.core.node.options import Outlet, Wiring
 from penstock.core.progress.marks import EPOCH_END, WATERMARK_END
 from penstock.core.time import Time
 from penstock.errors import InvariantError, PeerError
@@ -28,8 +29,8 @@ def mark(
     return Message(MARK, link, sender, 5, 0, sequence, Time.root(epoch), watermark, cut_us=epoch)
 
 
-def node(**options: int) -> NodeMachine:
-    return NodeMachine(5, {0: [1, 2]}, [Outlet(9, (7, 8))], **options)
+def node(completed: int = -1) -> NodeMachine:
+    return NodeMachine(Wiring(5, {0: [1, 2]}, (Outlet(9, (7, 8)),)), completed)
 
 
 def sent(effects: list[Effect]) -> list[tuple[int, int, int, int]]:
@@ -63,7 +64,7 @@ def test_a_missing_message_is_noticed() -> None:
 
 
 def test_numbers_count_per_sender_and_link() -> None:
-    machine = NodeMachine(5, {0: [1], 1: [1, 2]}, [])
+    machine = NodeMachine(Wiring(5, {0: [1], 1: [1, 2]}))
     assert machine.received(data(1, 1, 0, link=0))
     assert machine.received(data(1, 1, 0, link=1))
     assert machine.received(data(2, 1, 0, link=1))
@@ -77,7 +78,7 @@ def test_a_stranger_is_refused() -> None:
 
 
 def test_messages_of_another_incarnation_are_dropped() -> None:
-    machine = NodeMachine(5, {0: [1]}, [], incarnations={1: 2})
+    machine = NodeMachine(Wiring(5, {0: [1]}, incarnations={1: 2}))
     for incarnation in (0, 1, 3):
         assert machine.received(data(1, 1, 0)._replace(incarnation=incarnation)) == []
     assert machine.received(data(1, 1, 0)._replace(incarnation=2))
@@ -89,7 +90,7 @@ def test_an_unknown_kind_of_message_is_refused() -> None:
 
 
 def test_an_epoch_is_complete_after_the_marks_of_all_senders_of_all_links() -> None:
-    machine = NodeMachine(5, {0: [1, 2], 1: [1]}, [])
+    machine = NodeMachine(Wiring(5, {0: [1, 2], 1: [1]}))
     assert machine.received(mark(1, 1, 0, 10)) == []
     assert machine.received(mark(2, 1, 0, 20)) == []
     assert machine.received(mark(1, 1, 0, 30, link=1)) == [Complete(0, 10, 0)]
@@ -132,7 +133,7 @@ def test_output_is_numbered_per_target_and_marks_follow_it() -> None:
 
 
 def test_two_links_to_the_same_target_are_numbered_apart_with_their_own_watermarks() -> None:
-    machine = NodeMachine(5, {0: [1]}, [Outlet(3, (7,)), Outlet(4, (7,))])
+    machine = NodeMachine(Wiring(5, {0: [1]}, (Outlet(3, (7,)), Outlet(4, (7,)))))
     machine.produced(4, [(7, "a", 1)], Time.root(0))
     effects = machine.completed(0, {3: 1, 4: None}, 0)
     assert [
@@ -151,7 +152,7 @@ def test_output_of_an_epoch_that_was_passed_on_is_refused() -> None:
 
 
 def test_a_source_cuts_epochs_in_ascending_order() -> None:
-    machine = NodeMachine(0, {}, [Outlet(0, (1,))], completed=4)
+    machine = NodeMachine(Wiring(0, outlets=(Outlet(0, (1,)),)), completed=4)
     with pytest.raises(InvariantError, match="cannot cut epoch 4 after 4"):
         machine.cut(4, None, 0)
     assert machine.cut(6, 12, 99) == [Complete(6, 12, 99)]

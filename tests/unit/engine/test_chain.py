@@ -7,13 +7,13 @@ import pyarrow as pa
 import pytest
 
 from penstock import Flow
+from penstock.api.flow import Stream
+from penstock.api.vertex import Vertex
 from penstock.core.progress.marks import EPOCH_END, WATERMARK_END
 from penstock.core.time import Time
-from penstock.engine.chain import ChainRunner
+from penstock.engine.host.chain import ChainRunner
 from penstock.errors import DataError, FunctionError
-from penstock.flow import Stream
-from penstock.physical import physical_plan
-from penstock.vertex import Vertex
+from penstock.planning.physical import physical_plan
 
 SCHEMA = pa.schema({"n": pa.int64()})
 

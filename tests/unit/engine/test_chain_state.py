@@ -9,16 +9,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock import Flow
-from penstock import functions as F
+from penstock.api import functions as F
+from penstock.api.vertex import Vertex
+from penstock.connectors.parquet import ParquetCommit
 from penstock.core.progress.marks import WATERMARK_END
 from penstock.core.time import Time
-from penstock.engine.chain import ChainRunner
-from penstock.engine.chain_state import HISTORY, ChainState, Watermarks
+from penstock.engine.host.chain import ChainRunner
+from penstock.engine.host.chain_state import HISTORY, ChainState, Watermarks
 from penstock.errors import FunctionError
 from penstock.operators.combine import CombineVertex
 from penstock.operators.grown import table_of
-from penstock.physical import physical_plan
-from penstock.vertex import Vertex
+from penstock.planning.physical import physical_plan
 
 SCHEMA = pa.schema({"n": pa.int64()})
 
@@ -82,6 +83,7 @@ def test_without_snapshots_nothing_is_kept() -> None:
 def test_a_writer_makes_its_open_file_again(tmp_path: Path) -> None:
     flow = Flow()
     flow.generate(lambda offset, n: rows(*range(n)), rows=1).parquet(tmp_path)
+    ParquetCommit(tmp_path).prepare()
     plan = physical_plan(flow, 1)
     (chain,) = [chain for chain in plan.chains if chain.name == "parquet"]
     manifests: list[Any] = []
@@ -261,7 +263,7 @@ def test_what_watermark_stages_know_is_json() -> None:
     bench.runner.complete(0, None)
     bench.runner.emit(rows(9), Time.root(2))
     state = bench.runner.watermark_state()
-    assert state == [[0, 9, 5, [[2, 9]]]]
+    assert state == [[0, 9, 5, [[2, 9]], 0]]
     other = bench.new()
     other.open()
     other.restore_watermarks(state)

@@ -12,8 +12,8 @@ import pytest
 
 from penstock.connectors.spark_folder import Range
 from penstock.connectors.spark_stage import SparkWork
-from penstock.engine import frame_runner
-from penstock.engine.frame_runner import FrameRunner
+from penstock.engine.driver import frame_runner
+from penstock.engine.driver.frame_runner import FrameRunner
 from penstock.errors import PenstockError, SchemaError
 from penstock.testing.processes import wait_until
 
@@ -30,8 +30,11 @@ class Job:
         self.cancelled = 0
         self.no_merge = False
 
+    def thread(self, target: Callable[[], None], name: str) -> threading.Thread:
+        return threading.Thread(target=target, name=name)
+
     def begin(self) -> None:
-        self.thread = threading.current_thread()
+        """Nothing to set up."""
 
     def run(self, epochs: Range, rows: Path, result: Path) -> None:
         table = pq.read_table(rows)

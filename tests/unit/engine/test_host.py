@@ -8,21 +8,21 @@ import pyarrow as pa
 import pytest
 
 from penstock import Flow
+from penstock.api.flow import Stream
+from penstock.api.vertex import Time as VertexTime
+from penstock.api.vertex import Vertex
 from penstock.connectors.base import SourceContext
-from penstock.core.machine.messages import DATA, MARK, Message
+from penstock.core.node.messages import DATA, MARK, Message
 from penstock.core.progress.marks import EPOCH_END, WATERMARK_END
 from penstock.core.time import Time
-from penstock.engine.build import add_node
-from penstock.engine.clock import EpochClock
-from penstock.engine.host import Host
-from penstock.engine.source import SourceDriver
+from penstock.engine.host.build import add_node
+from penstock.engine.host.clock import EpochClock
+from penstock.engine.host.host import Host
+from penstock.engine.host.source import SourceDriver
 from penstock.errors import FunctionError, InvariantError, PenstockError
-from penstock.flow import Stream
-from penstock.physical import PhysicalPlan, physical_plan
-from penstock.vertex import Time as VertexTime
-from penstock.vertex import Vertex
+from penstock.planning.physical import PhysicalPlan, physical_plan
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 SCHEMA = pa.schema({"n": pa.int64()})
 ELSEWHERE = 9
 

@@ -1,57 +1,15 @@
-"""Persisted streams: rollbacks stop there, nothing is lost or doubled, and old epochs go."""
+"""The log of a persisted stream: readers, fenced writers, torn records."""
 
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from penstock import Flow
-from penstock import functions as F
 from penstock.connectors.epoch_log import EpochLogReader, EpochLogWriter, last_epoch
 from penstock.errors import GraphError, SourceError
-from penstock.testing.kills import run_killing
-from penstock.testing.local import run_local, start_local
-
-ROWS = 40_000
-RATE = 15_000
-WAIT_S = 30.0
-
-
-def numbers(offset: int, n: int) -> pa.RecordBatch:
-    offsets = range(offset, offset + n)
-    return pa.record_batch(
-        {
-            "n": pa.array(offsets, pa.int64()),
-            "key": pa.array([o % 7 for o in offsets], pa.int64()),
-            "at": pa.array([o * 1000 for o in offsets], pa.timestamp("us")),
-        }
-    )
-
-
-def counted(flow: Flow, rows: int = ROWS) -> Any:
-    """Windows over a persisted stream, whose watermark comes through the log."""
-    return (
-        flow.generate(numbers, rate=RATE, rows=rows, shards=2, name="numbers")
-        .withWatermark("at", "0 seconds")
-        .keyBy("key")
-        .select("n", "key", "at")
-        .name("keyed")
-        .persist(name="kept")
-        .groupBy(F.window("at", "1 second"), "key")
-        .agg(F.count("*").alias("rows"), F.sum("n").alias("total"))
-        .name("counts")
-    )
-
-
-def expected(rows: int = ROWS) -> Counter[tuple[int, int, int, int]]:
-    groups: dict[tuple[int, int], list[int]] = {}
-    for n in range(rows):
-        groups.setdefault((n // 1000, n % 7), []).append(n)
-    return Counter((w, k, len(ns), sum(ns)) for (w, k), ns in groups.items())
 
 
 def found(rows: list[dict[str, Any]]) -> Counter[tuple[int, int, int, int]]:
@@ -64,54 +22,6 @@ def found(rows: list[dict[str, Any]]) -> Counter[tuple[int, int, int, int]]:
         )
         for row in rows
     )
-
-
-def test_every_side_of_a_persisted_stream_can_be_lost() -> None:
-    flow = Flow()
-    out = counted(flow).memory()
-    run_killing(flow, ["keyed[0]", "counts[1]", "kept[0]", "numbers[1]"], hosts=4)
-    assert found(out.toPylist()) == expected()
-
-
-def test_a_driver_that_comes_back_goes_on_from_the_log(tmp_path: Path) -> None:
-    published: list[dict[str, Any]] = []
-    for _ in range(3):
-        flow = Flow()
-        counted(flow).parquet(str(tmp_path / "out"), name="published")
-        query = start_local(
-            flow, hosts=2, checkpointInterval="200 ms", checkpointLocation=str(tmp_path / "store")
-        )
-        time.sleep(0.9)
-        query.stop()
-        assert query.exception() is None
-    flow = Flow()
-    counted(flow).parquet(str(tmp_path / "out"), name="published")
-    query = run_local(flow, timeout=WAIT_S, checkpointLocation=str(tmp_path / "store"))
-
-    for file in sorted((tmp_path / "out").glob("epoch=*/*.parquet")):
-        published += pq.read_table(file, partitioning=None).to_pylist()
-    assert found(published) == expected()
-
-
-def test_epochs_that_nobody_needs_are_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("penstock.connectors.epoch_log.SEGMENT_BYTES", 20_000)
-    first = 1
-    for attempt in range(3):  # on a busy machine all may be over before the first checkpoint
-        flow = Flow()
-        out = counted(flow).memory()
-        store = tmp_path / f"store-{attempt}"
-        query = run_local(
-            flow, timeout=WAIT_S, checkpointInterval="100 ms", checkpointLocation=str(store)
-        )
-        assert query.exception() is None
-        assert found(out.toPylist()) == expected()
-        shard = store / "persist" / "kept_log" / "shard-00000"
-        first = min(int(path.stem) for path in shard.glob("*.log"))
-        if first > 1:
-            break
-    assert first > 1  # a segment is 20 kB, and 40,000 rows are 500 kB
 
 
 def test_a_loop_is_persisted_where_it_is_left() -> None:
@@ -174,3 +84,18 @@ def test_a_torn_record_is_left_out_and_damage_is_refused(tmp_path: Path) -> None
     segment.write_bytes(bytes(damaged))
     with pytest.raises(SourceError, match="does not match its checksum"):
         last_epoch(tmp_path)
+
+
+def test_rows_that_were_read_before_are_read_again_while_their_segment_is_sealed(
+    tmp_path: Path,
+) -> None:
+    writer = EpochLogWriter(tmp_path)
+    writer.append(3, [pa.record_batch({"n": [1, 2]})], None)
+    (tmp_path / "00000001.sealing").touch()  # another writer is about to say how much counts
+    reader = EpochLogReader(tmp_path, after=-1)
+    assert reader.next() is None
+    found = reader.next(again=True)
+    assert found is not None
+    assert (found.epoch, found.rows) == (3, 2)
+    reader.close()
+    writer.close()

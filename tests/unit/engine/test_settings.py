@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from penstock.durations import duration_us
-from penstock.engine.clock import EpochClock
+from penstock.engine.host.clock import EpochClock
 from penstock.engine.settings import RunSettings
 from penstock.errors import SettingsError
 

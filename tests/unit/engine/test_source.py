@@ -9,8 +9,8 @@ import pytest
 from penstock.connectors.base import Position, Reader
 from penstock.core.progress.marks import EPOCH_END, WATERMARK_END
 from penstock.core.time import Time
-from penstock.engine.clock import EpochClock
-from penstock.engine.source import SourceDriver, SourceRecord
+from penstock.engine.host.clock import EpochClock
+from penstock.engine.host.source import SourceDriver, SourceRecord
 from penstock.errors import SchemaError, SourceError
 
 MS = 1000

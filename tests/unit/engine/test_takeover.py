@@ -1,5 +1,6 @@
 """A new run takes over: what processes of the run before it still do has no effect."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ import pytest
 from penstock import Flow
 from penstock.connectors.parquet import ParquetCommit
 from penstock.connectors.staging import Staging
+from penstock.engine.driver.prepare import prepare_run
+from penstock.engine.driver.targets import release_targets
 from penstock.engine.settings import RunSettings
-from penstock.engine.spark.start import prepare_run
-from penstock.engine.store import BoundaryLog
+from penstock.engine.store.flow_store import BoundaryLog
 from penstock.errors import PeerError
-from penstock.physical import physical_plan
+from penstock.planning.physical import physical_plan
 
 
 def staged(path: Path, epoch: int, *names: str) -> Staging:
@@ -60,6 +62,41 @@ def test_an_incarnation_that_wakes_up_late_cannot_claim_a_boundary_log(tmp_path:
         log.close()
 
 
+def test_a_boundary_log_in_which_there_is_nothing_is_fenced_as_well(tmp_path: Path) -> None:
+    controller, early, late, present = (BoundaryLog(tmp_path, "input", 0) for _ in range(4))
+    early.claim(1)
+    for fence in (2, 3):
+        controller.take_over(None, ended=True, fence=fence)
+    assert len(controller.read()) == 1
+    with pytest.raises(PeerError, match="belongs to incarnation 3"):
+        late.claim(2)
+    present.claim(3)
+    present.append({"epoch": 1, "position": 15})
+    early.append({"epoch": 1, "position": 10})
+    assert [r["position"] for r in controller.read() if "position" in r] == [15]
+    for log in (early, late, present):
+        log.close()
+
+
+def test_who_opens_a_boundary_log_again_after_an_error_claims_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early, controller = (BoundaryLog(tmp_path, "input", 0) for _ in range(2))
+    early.claim(1)
+
+    def full(*_: Any) -> int:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        with pytest.raises(OSError, match="no space"):
+            early.append({"epoch": 1, "position": 10})
+    controller.take_over(None, ended=True, fence=2)
+    with pytest.raises(PeerError, match="belongs to incarnation 2|was replaced"):
+        early.append({"epoch": 1, "position": 10})
+    assert not any("position" in record for record in controller.read())
+
+
 def test_an_earlier_committer_publishes_a_whole_epoch_or_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +130,7 @@ def test_the_resume_point_is_what_was_published_when_earlier_runs_were_shut_out(
     assert (resume, base) == (-1, 0)
     assert store is not None
     store.close()
+    release_targets(plan)
     before = staged(tmp_path / "out", 7, "part-00000.parquet")
     prepare = ParquetCommit.prepare
 
@@ -104,4 +142,5 @@ def test_the_resume_point_is_what_was_published_when_earlier_runs_were_shut_out(
     store, resume, base, _ = prepare_run(flow, plan, settings)
     assert store is not None
     store.close()
+    release_targets(plan)
     assert (resume, base) == (7, 8)

@@ -5,22 +5,32 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import msgpack
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
-from penstock.core.machine.messages import DATA, Message
+from penstock.core.control.host_reports import HostReady
+from penstock.core.control.messages import RingPing
+from penstock.core.node.messages import DATA, Message
 from penstock.core.time import Time
-from penstock.engine import transport as transport_module
-from penstock.engine.transport import Transport
-from penstock.errors import PenstockError
+from penstock.engine.host import transport as transport_module
+from penstock.engine.host.transport import Transport
+from penstock.errors import InvariantError, PeerError, PenstockError
+from penstock.wire.control import (
+    VERSION,
+    Control,
+    Greeting,
+    decode_to_host,
+    encode,
+    encode_greeting,
+)
 from penstock.wire.frames import FRAME_SCHEMA, read_batch
 
 SECRET = "s3cret"
-WAIT_S = 20.0
+WAIT_S = 60.0
 SCHEMA = pa.schema({"n": pa.int64()})
 
 
@@ -29,7 +39,7 @@ class End:
 
     def __init__(self, host: int, secret: str = SECRET, window_bytes: int = 1 << 20) -> None:
         self.messages: dict[int, list[Message]] = defaultdict(list)
-        self.controls: dict[int, list[dict[str, Any]]] = defaultdict(list)
+        self.controls: dict[int, list[Control]] = defaultdict(list)
         self.broken: list[tuple[int, str]] = []
         self.failures: list[PenstockError] = []
         self.credits = 0
@@ -40,7 +50,7 @@ class End:
             "127.0.0.1",
             secret,
             self._on_message,
-            lambda peer, body: self.controls[peer].append(body),
+            self._on_control,
             self._on_credit,
             lambda peer, why: self.broken.append((peer, why)),
             self.failures.append,
@@ -52,6 +62,10 @@ class End:
         self.messages[peer].append(message)
         if self.consume:
             self.transport.consumed(peer, message.target, message.size)
+
+    def _on_control(self, peer: int, packed: Control) -> None:
+        decode_to_host(packed, peer)
+        self.controls[peer].append(packed)
 
     def _on_credit(self) -> None:
         self.credits += 1
@@ -264,10 +278,17 @@ GREETINGS = {
     "nothing": b"",
     "garbage": b"\xc1\xff\x00garbage",
     "a number": msgpack.packb(7),
-    "no secret": msgpack.packb({"host": 1}),
-    "a secret that is no text": msgpack.packb({"host": 1, "secret": [SECRET]}),
-    "a secret with odd letters": msgpack.packb({"host": 1, "secret": "s3crét"}),
-    "only the beginning of the secret": msgpack.packb({"host": 1, "secret": SECRET[:-1]}),
+    "a dict": msgpack.packb({"host": 1, "secret": SECRET}),
+    "another version": msgpack.packb((VERSION + 1, "Greeting", (SECRET, 1, "s", 0))),
+    "no secret": msgpack.packb((VERSION, "Greeting", (1, "s", 0))),
+    "a secret that is no text": msgpack.packb((VERSION, "Greeting", ([SECRET], 1, "s", 0))),
+    "a secret with odd letters": encode_greeting(Greeting("s3crét", 1, "s", 0)),
+    "only the beginning of the secret": encode_greeting(Greeting(SECRET[:-1], 1, "s", 0)),
+}
+
+WHY = dict.fromkeys(("nothing", "garbage", "a number", "a dict"), "cannot be read") | {
+    "another version": f"speaks version {VERSION + 1} of the control protocol",
+    "no secret": "wrong Greeting",
 }
 
 
@@ -277,7 +298,7 @@ def test_a_call_without_the_secret_is_refused(ends: Ends, name: str) -> None:
     client = flight.FlightClient(two.transport.address)
     try:
         writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(GREETINGS[name]))
-        with pytest.raises(flight.FlightUnauthenticatedError, match="secret"):
+        with pytest.raises(flight.FlightUnauthenticatedError, match=WHY.get(name, "secret")):
             reader.read_chunk()
         with pytest.raises(pa.ArrowException):
             writer.begin(FRAME_SCHEMA)
@@ -322,8 +343,9 @@ def test_a_control_message_passes_when_the_credit_is_used_up(ends: Ends) -> None
     join(one, two)
     one.send(2, 0, size=5000)
     assert not one.transport.open(2, 7)
-    one.transport.control(2, {"kind": "ping"})
-    wait_for(lambda: two.controls[1] == [{"kind": "ping"}], "the ping")
+    ping = RingPing(7, {})
+    one.transport.control(2, ping)
+    wait_for(lambda: two.controls[1] == [encode(ping)], "the ping")
     assert not one.transport.open(2, 7)
 
 
@@ -376,8 +398,23 @@ def test_a_message_that_cannot_be_packed_is_a_failure_not_a_broken_connection() 
         one.transport.send(2, Message(DATA, 0, 1, 2, 0, 1, Time.root(0), payload=print))
         wait_for(lambda: bool(one.failures), "the failure")
         assert "cannot be packed" in str(one.failures[0])
-        with pytest.raises(TypeError):
-            one.transport.control(2, {"kind": print})
+        with pytest.raises(InvariantError, match="no control message"):
+            one.transport.control(2, cast(Any, {"kind": "ping"}))
+    finally:
+        one.transport.close()
+        two.transport.close()
+
+
+def test_a_control_message_for_somebody_else_is_a_failure_that_names_kind_and_peer() -> None:
+    one, two = End(1), End(2)
+    try:
+        join(one, two)
+        one.transport.control(2, HostReady())
+        one.transport.control(2, RingPing(7, {}))
+        wait_for(lambda: bool(two.controls[1]), "the ping")
+        (failure,) = two.failures
+        assert isinstance(failure, PeerError)
+        assert "host 1 sent 'HostReady', a kind that a host does not take" in str(failure)
     finally:
         one.transport.close()
         two.transport.close()

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.api.vertex import Place, Time, Vertex
 from penstock.core.progress.notifications import Notification
-from penstock.engine.chain_state import captured, given_back
+from penstock.engine.host.chain_state import captured, given_back
 from penstock.library.graphs import ConnectedComponents, ShortestPaths
 from penstock.operators.user_vertex import UserVertex
-from penstock.vertex import Place, Time, Vertex
 
 FAMILIES: dict[str, Any] = {
     "components": (ConnectedComponents, (1, 2)),

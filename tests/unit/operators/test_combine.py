@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from penstock import functions as F
+from penstock.api import functions as F
 from penstock.operators import combine
 from penstock.operators.aggregate import RunningAggregate
 from penstock.testing.harness import Harness
@@ -55,3 +55,23 @@ def test_without_gathering_every_batch_is_sent_on_at_once():
     node.recv(rows("a"), 0)
     assert [batch.num_rows for _, _, batch in node.sent] == [1, 1]
     assert node.asked == []
+
+
+def test_partial_rows_of_several_batches_that_come_as_one_are_merged():
+    """A source that is read again after a restart gives the batches of an epoch as one."""
+    operator = RunningAggregate(["k"], [F.sum("n")])
+    split = operator.combiner(frozenset({0}))
+    assert split is not None
+    partials = split[0].output_schemas([SCHEMA])
+    split[1].output_schemas(partials)
+    combined = Harness(combiner())
+    combined.vertex.gathers = False
+    for batch in (rows("a", "b"), rows("a", "a")):
+        combined.recv(batch, 0)
+    merged = Harness(split[1])
+    merged.recv(pa.concat_batches([batch for _, _, batch in combined.sent]), 0)
+    merged.complete(0)
+    merged.recv(combined.sent[0][2], 1)
+    merged.complete(1)
+    results = [sorted(map(tuple, (r.values() for r in b.to_pylist()))) for _, _, b in merged.sent]
+    assert results == [[("a", 3), ("b", 1)], [("a", 4), ("b", 2)]]

@@ -4,10 +4,10 @@ import pyarrow as pa
 import pytest
 
 from penstock import Flow
+from penstock.api.stream import Stream
 from penstock.errors import SchemaError, SettingsError
 from penstock.operators.base import Hash, Single
-from penstock.physical import physical_plan
-from penstock.stream import Stream
+from penstock.planning.physical import physical_plan
 
 SCHEMA = pa.schema({"user": pa.string(), "tags": pa.list_(pa.string())})
 

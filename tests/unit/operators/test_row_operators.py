@@ -9,6 +9,8 @@ import pyarrow.compute as pc
 import pytest
 from pyspark import cloudpickle
 
+from penstock.api.vertex import Place, Time, Vertex
+from penstock.core.progress.marks import EPOCH_END, WATERMARK_IDLE
 from penstock.errors import FunctionError, GraphError, SchemaError, UsageError
 from penstock.operators.base import Forward, Hash
 from penstock.operators.key_by import KeyBy
@@ -16,7 +18,6 @@ from penstock.operators.map_in_arrow import MapInArrow
 from penstock.operators.union import Union
 from penstock.operators.user_vertex import UserVertex
 from penstock.operators.watermark import WatermarkVertex, WithWatermark
-from penstock.vertex import Place, Time, Vertex
 
 BATCH = pa.record_batch({"k": ["a", "b", "a"], "n": [1, 2, 3]})
 SCHEMA = BATCH.schema
@@ -146,8 +147,8 @@ def test_columns_are_matched_by_name_and_cast_where_nothing_is_lost() -> None:
         (lambda it: it, "k string", "not declared: ['n']"),
         (lambda it: it, "k int, n int", "column 'k' as string, which cannot be cast"),
         (lambda it: None, "k string, n int", "returned None"),
-        (lambda it: [1], "k string, n int", "yielded a builtins.int"),
-        (lambda it: (pa.table(b) for b in it), "k string, n int", "yielded a pyarrow.lib.Table"),
+        (lambda it: [1], "k string, n int", "gave a builtins.int"),
+        (lambda it: (pa.table(b) for b in it), "k string, n int", "gave a pyarrow.lib.Table"),
         (
             lambda it: (b.set_column(1, "n", pa.nulls(3, pa.int64())) for b in it),
             "k string, n bigint NOT NULL",
@@ -239,6 +240,35 @@ def test_rows_without_a_time_do_not_move_the_watermark() -> None:
     vertex.onRecv(0, times(), Time(0))
     assert vertex.after(0) is None
     assert len(context.sent) == 1
+
+
+def idle_after(epochs: int) -> WatermarkVertex:
+    vertex = WithWatermark("t", 0, epochs).vertex()
+    vertex.open(Context())
+    vertex.onRecv(0, times(500), Time(0))
+    assert vertex.after(0) == 500
+    return vertex
+
+
+def test_a_shard_is_idle_that_ended_epochs_without_rows_until_it_has_some() -> None:
+    vertex = idle_after(2)
+    assert [vertex.after(epoch) for epoch in (1, 2, 3)] == [500, WATERMARK_IDLE, WATERMARK_IDLE]
+    vertex.onRecv(0, times(100), Time(4))
+    assert [vertex.after(epoch) for epoch in (4, 5, 6)] == [500, 500, WATERMARK_IDLE]
+
+
+def test_epochs_that_a_shard_never_ended_do_not_make_it_idle() -> None:
+    vertex = idle_after(2)
+    assert vertex.after(1000) == 500
+    assert vertex.after(2000) == WATERMARK_IDLE
+
+
+def test_neither_a_restated_epoch_nor_the_end_of_a_stream_makes_a_shard_idle() -> None:
+    vertex = idle_after(2)
+    assert vertex.after(1) == 500
+    restored = WithWatermark("t", 0, 2).vertex()
+    restored.from_plain(vertex.to_plain())
+    assert [restored.after(epoch) for epoch in (1, 1, EPOCH_END)] == [500, 500, 500]
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.int32(), pa.date32(), pa.float64()])

@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock import functions as F
+from penstock.api import functions as F
+from penstock.api.vertex import Time, Vertex
 from penstock.errors import SchemaError, SettingsError
 from penstock.operators import encoding, exact_sum
 from penstock.operators.aggregate import RunningAggregate
@@ -18,7 +19,6 @@ from penstock.operators.join import Join
 from penstock.operators.key_hash import key_hashes
 from penstock.operators.keyed_store import KeyedStore
 from penstock.testing.harness import Harness
-from penstock.vertex import Time, Vertex
 
 STAMP = pa.timestamp("us")
 LEFT = pa.schema({"k": pa.string(), "t": STAMP, "a": pa.int64()})
@@ -54,7 +54,7 @@ def test_join_offers_inner_and_left_only():
 
 def test_left_rows_leave_alone_even_if_the_right_never_sent_anything():
     operator = join("left")
-    (schema,) = operator.output_schemas([LEFT, RIGHT])
+    schema, *_ = operator.output_schemas([LEFT, RIGHT])
     harness = Harness(operator)
     harness.recv(pa.record_batch([["x", None], pa.array([1, 2], STAMP), [1, 2]], schema=LEFT))
     harness.complete(0, 11)
@@ -65,14 +65,15 @@ def test_left_rows_leave_alone_even_if_the_right_never_sent_anything():
     assert harness.asked == []
 
 
-def test_join_drops_and_counts_late_rows():
+def test_join_counts_late_rows_and_sends_them_on_a_port_of_their_side():
     harness = Harness(join())
     harness.complete(0, 100)
     harness.recv(pa.record_batch([["x", "x"], pa.array([89, 90], STAMP), [1, 2]], schema=LEFT), 1)
     harness.recv(pa.record_batch([["x"], pa.array([95], STAMP), [9]], schema=RIGHT), 1, port=1)
     harness.complete(1)
     assert harness.table()["a"].to_pylist() == [2]
-    assert harness.counters == {"rows_late": 1}
+    assert harness.counters == {"rows_late": 1, "rows_behind": 2}
+    assert harness.table(1)["a"].to_pylist() == [1]
 
 
 # -- distinct ------------------------------------------------------------------------------------

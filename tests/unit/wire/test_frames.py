@@ -7,17 +7,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.core.machine.messages import DATA, MARK, Message
+from penstock.core.control.host_orders import MeetHosts
+from penstock.core.node.messages import DATA, MARK, Message
 from penstock.core.progress.marks import EPOCH_END, WATERMARK_END
 from penstock.core.time import Time
+from penstock.wire.control import decode_to_host, encode
 from penstock.wire.frames import (
     FRAME_SCHEMA,
     Frame,
     decode_frame,
     encode_frame,
-    pack_control,
     read_batch,
-    unpack_control,
 )
 
 
@@ -141,16 +141,10 @@ def test_a_sliced_frame_is_read_from_its_own_first_row() -> None:
     assert read_batch(out.payload, batch.schema).equals(batch)
 
 
-def test_a_control_message_is_a_dict_among_the_others() -> None:
-    body = {"kind": "assign", "addresses": {1: "a", 2: "b"}, "nothing": None, "text": "ü"}
-    mark, control = through([message(), pack_control(body)])
+def test_control_messages_travel_among_the_others() -> None:
+    mark, control = through([message(), encode(MeetHosts({1: "a", 2: "ü"}))])
     assert mark.kind == MARK
-    assert unpack_control(control) == body
-
-
-def test_what_is_not_plain_data_is_refused() -> None:
-    with pytest.raises(TypeError):
-        pack_control({"function": print})
+    assert decode_to_host(control, 0) == MeetHosts({1: "a", 2: "ü"})
 
 
 def test_numbers_and_acknowledgements_survive() -> None:

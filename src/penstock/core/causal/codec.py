@@ -20,7 +20,7 @@ from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.diffs import Diff, Link
 from penstock.core.causal.logs import Fact
 from penstock.core.causal.reports import Cut, Report, Saved, Start, Stored, Target
-from penstock.core.machine.recovery import Record
+from penstock.core.control.recovery import Record
 from penstock.errors import InvariantError
 
 __all__ = [

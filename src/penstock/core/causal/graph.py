@@ -57,7 +57,7 @@ class CausalGraph:
     and is sent nothing again.  They keep neither logs nor checkpoints."""
     doubling: frozenset[int] = frozenset()
     """Nodes that promise at least once: one that is lost is sent everything of open epochs again,
-    and sends what it makes of it, whoever may have it."""
+    and sends what it makes of it, also to children that have it."""
     children: Mapping[int, tuple[int, ...]] = field(init=False)
     members: Mapping[int, tuple[int, ...]] = field(init=False)
     """Per node: those that fail with it, itself included."""
@@ -132,7 +132,7 @@ class CausalGraph:
 
     @property
     def untraced(self) -> frozenset[int]:
-        """Nodes whose steps nobody knows: what they make carries no diffs, and has no order."""
+        """Nodes whose steps no other node knows: their output has no diffs and no order."""
         return self.lossy | self.doubling
 
     def is_clean(self, node: int) -> bool:

@@ -41,7 +41,7 @@ class Knowledge:
             self.facts.setdefault(fact.node, []).append(fact)
 
     def learn_diff(self, diff: Diff) -> None:
-        """Somebody has received this, or made it durable."""
+        """A node has received this, or made it durable."""
         for link, made_from in pairs(diff):
             steps = self.steps.setdefault(link.node, {})
             if made_from is not None or link.stamp not in steps:

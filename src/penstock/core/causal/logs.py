@@ -20,7 +20,7 @@ from typing import NamedTuple
 from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.diffs import Diff, pairs
 from penstock.core.causal.times import ZERO, Stamp
-from penstock.core.machine.messages import MARK
+from penstock.core.node.messages import MARK
 from penstock.core.time import Time
 
 __all__ = ["Bundle", "DiffLog", "Fact", "Part", "PayloadLog", "Spilled"]

@@ -9,8 +9,8 @@ survivors' diffs, those of the checkpoints chosen below it, and bound determinan
 
 A **stateless** node starts at the least position of its children.  What it had handled of a parent
 by then is the largest stamp in any diff at or before; what is known after becomes a target that the
-replay must hit.  Inputs that nobody knows of had no effect on anybody, so handling them again is
-harmless.  A **stateful** node starts at its newest checkpoint whose payload log reaches its
+replay must hit.  Inputs that no survivor knows of had no effect on any, so handling them again
+is harmless.  A **stateful** node starts at its newest checkpoint whose payload log reaches its
 children's positions.  One with **determinants** also binds them, up to the highest step that
 anybody observed: directly, or by having completed an epoch at or below it.  A **source** reads
 on after the last range that its children know.  A **sink** starts after its last published epoch.
@@ -18,15 +18,15 @@ on after the last range that its children know.  A **sink** starts after its las
 The nodes of a loop are one **unit**: they start from checkpoints of one epoch, the newest that all
 of them have and whose logs reach all their children's positions.
 
-When an **unrepeatable** node is lost, what it made after some epoch is void.  Everybody below it
-goes back with it, to the newest epoch at which all of them with state have checkpoints; these have
+When an **unrepeatable** node is lost, what it made after some epoch is void.  All nodes below it
+go back with it, to the newest epoch at which all of them with state have checkpoints; these have
 nothing of later epochs.  Nothing that the node made before that is ever asked for again.
 
 A node that promises **at most once** starts at the present epoch: the newest of which anybody who
 survives has seen a row.  Its senders send it only what comes after that; what it has sent cannot
-come again.  One that promises **at least once** is planned like any other.  But nobody knows of its
-steps, so it is sent all of its open epochs again, and makes them again at stamps that nobody has
-seen.
+come again.  One that promises **at least once** is planned like any other.  But its steps are
+not known, so it is sent all of its open epochs again, and makes them again at stamps that no node
+has seen.
 
 A live sender whose log does not reach back to a failed child's position joins the failed set
 (``joining``); the controller then fences it, asks again and plans again.
@@ -84,8 +84,8 @@ def plan(
             )
             continue
         if node in graph.units and node not in commons:
-            everybody = {m: _positions(graph, m, reports, starts) for m in graph.members[node]}
-            commons.update(dict.fromkeys(everybody, _common_epoch(stored, everybody)))
+            members = {m: _positions(graph, m, reports, starts) for m in graph.members[node]}
+            commons.update(dict.fromkeys(members, _common_epoch(stored, members)))
         deadlines = _deadlines(graph, node, starts)
         observed = known.observed(graph, node)
         if observed > min((p.epoch for p in positions.values()), default=observed):
@@ -344,7 +344,7 @@ def _start_stateless(
     deadlines: Mapping[int, Stamp],
     top: Stamp,
 ) -> Start:
-    # A source that nobody listens to has nothing to do again.
+    # A source without children has nothing to do again.
     last = max((cut.epoch for cut in stored.cuts), default=-1)
     stamp = min((position.stamp for position in positions.values()), default=ZERO)
     if graph.is_clean(node):
@@ -392,7 +392,7 @@ def _start_stateless(
 def _bind(
     graph: CausalGraph, node: int, known: Knowledge, stored: Stored, top: Stamp, after: Stamp
 ) -> Stamp:
-    """Learn the determinants of steps that somebody may have observed; the last one's stamp."""
+    """Learn the determinants of steps that a node may have observed; the last one's stamp."""
     if node not in graph.determined:
         return ZERO
     observed = known.observed(graph, node)

@@ -1,6 +1,6 @@
 """The replay rule over dense times: in which order a restarted node handles its inputs again.
 
-The targets are steps that somebody has seen, in the order of their stamps.  The replay goes from
+The targets are steps that a survivor has seen, in the order of their stamps.  The replay goes from
 target to target.  Just before one, it handles the pending predecessors of the target's own row (of
 every row, if the target is a completion, but only what belongs to its epoch or an earlier one: a
 mark overtakes rows of later epochs, which may be before it only because the sender restarted), at
@@ -9,6 +9,9 @@ in its row follows after the last one.
 
 Senders need not mark every epoch: a completion needs a mark of its epoch or a later one from each
 of them, and the rows before that mark.
+
+Where no order fits all targets, it says so (ContradictionError); the controller then lets all that
+is connected start from whole epochs, where there are no targets.
 
 Laws, which are the constraints of the thesis's table (Section 3.3.1) for dense times:
 Monotonicity: each row is handled in the order of its stamps.  Regularity: each target is hit at its
@@ -27,7 +30,7 @@ from penstock.core.causal.clocks import Position
 from penstock.core.causal.diffs import COMPLETION, Link
 from penstock.core.causal.reports import Target
 from penstock.core.causal.times import Stamp, between
-from penstock.errors import InvariantError
+from penstock.errors import ContradictionError
 
 __all__ = ["Replay", "Turn", "slot"]
 
@@ -73,12 +76,16 @@ class Replay(Generic[I]):
     senders: Iterable[int]
     determined: bool = False
     """Whether the targets are all steps up to the last one."""
+    positions: Mapping[int, Position] = field(default_factory=dict)
+    """Where the children resume."""
     _rows: dict[int, deque[_Arrival[I]]] = field(init=False)
     _places: dict[int, int] = field(init=False)
     """Of the completions among the targets, by epoch."""
     _next: int = 0
     _arrivals: int = 0
     _completed: int = -1
+    _bound: dict[tuple[int, Stamp], int] = field(init=False)
+    """The places of the inputs that targets are made from."""
     _looked: set[int] = field(default_factory=set)
     """Rows in which nothing serves the present target, and nothing has come since that could."""
 
@@ -88,6 +95,10 @@ class Replay(Generic[I]):
             target.made_from.epoch: place
             for place, target in enumerate(self.targets)
             if target.made_from.node == COMPLETION
+        }
+        self._bound = {
+            (target.made_from.node, target.made_from.stamp): place
+            for place, target in enumerate(self.targets)
         }
 
     @property
@@ -125,6 +136,8 @@ class Replay(Generic[I]):
         ``marked`` says up to which epoch each sender has marked, ``completable`` the epochs that
         may be completed now, in order.
         """
+        while self._next < len(self.targets) and self._is_out_of_reach(marked, completable):
+            self._reached()
         if self.over:
             if completable:
                 return Turn(None, None, None)
@@ -140,7 +153,7 @@ class Replay(Generic[I]):
             return None
         stamp, item = row[0].stamp, row[0].item
         if stamp > target.made_from.stamp:
-            raise InvariantError(
+            raise ContradictionError(
                 f"the input of target {target} is missing: its row goes on with {stamp}",
                 target=target,
             )
@@ -151,14 +164,50 @@ class Replay(Generic[I]):
         return Turn(item, target.stamp, None, target.values)
 
     def _was_before(self, epoch: int, target: Target) -> bool:
-        """Whether a completion that nobody knows came before a target that somebody knows.
+        """Whether to handle a completion that no survivor knows before a target that one knows.
 
-        All its marks were handled before the target, so it was: completions do not wait for rows.
-        One that is known keeps its own place.
+        All its marks are here, and completions do not wait for rows.  But a child that has seen
+        the target and has not seen the mark did not get what the completion made: for it the
+        completion comes after everything that it has seen.  One that is known keeps its own place.
         """
         if self.determined:
             return False
+        if any(p.stamp >= target.stamp and p.epoch < epoch for p in self.positions.values()):
+            return False
         return epoch < target.made_from.epoch and self._places.get(epoch, -1) < self._next
+
+    def _is_out_of_reach(self, marked: Mapping[int, int], completable: Sequence[int]) -> bool:
+        """Whether a loose target asks for what contradicts a known step.
+
+        A child that restarts may take a mark before rows that were sent ahead of it, if these are
+        of later epochs.  So the order that others saw there need not be the sender's own, and the
+        sender's own known steps go first: its mark overtakes the same rows again.
+        """
+        target = self.targets[self._next]
+        if not target.loose or completable:
+            return False
+        epoch = target.made_from.epoch
+        for sender, row in self._rows.items():
+            if not row or sender in self._looked or marked.get(sender, -1) >= epoch:
+                continue
+            place = self._wanted(row, epoch)
+            if place is None or row[place].only_marks:
+                continue
+            if self._bound.get((sender, row[0].stamp), -1) > self._next:
+                return True
+        return False
+
+    @staticmethod
+    def _wanted(row: deque[_Arrival[I]], epoch: int) -> int | None:
+        """The first arrival of a row that the completion of an epoch waits for.
+
+        Senders need not mark every epoch: the mark of a later one stands for this one, too, with
+        the rows before it.
+        """
+        last = epoch
+        if row[0].epoch > epoch:
+            last = next((a.marked for a in row if a.marked >= epoch), epoch)
+        return next((place for place, a in enumerate(row) if a.epoch <= last), None)
 
     def _towards_completion(
         self, target: Target, marked: Mapping[int, int], completable: Sequence[int]
@@ -172,7 +221,7 @@ class Replay(Generic[I]):
             if target.loose:
                 return Turn(None, None, target.stamp)
             if completable[0] > epoch:
-                raise InvariantError(
+                raise ContradictionError(
                     f"the completion of target {target} is missing: {completable[0]} is next",
                     target=target,
                 )
@@ -181,17 +230,15 @@ class Replay(Generic[I]):
             row = self._rows[sender]
             if sender in self._looked or marked.get(sender, -1) >= epoch:
                 continue
-            last = epoch
-            if row and row[0].epoch > epoch:
-                last = next((a.marked for a in row if a.marked >= epoch), epoch)
-            for place, arrival in enumerate(row):
-                if arrival.epoch > last:
-                    continue
-                if arrival.only_marks:
-                    del row[place]
-                    return Turn(arrival.item, None, target.stamp)
-                return Turn(row.popleft().item, None, target.stamp)
-            self._looked.add(sender)
+            place = self._wanted(row, epoch) if row else None
+            if place is None:
+                self._looked.add(sender)
+                continue
+            arrival = row[place]
+            if arrival.only_marks:
+                del row[place]
+                return Turn(arrival.item, None, target.stamp)
+            return Turn(row.popleft().item, None, target.stamp)
         return None
 
     def _reached(self) -> None:

@@ -66,9 +66,9 @@ class Stored:
 
 
 class Target(NamedTuple):
-    """A step that somebody has seen: at this stamp, this input.
+    """A step that a survivor has seen: at this stamp, this input.
 
-    A *loose* target is the completion of an epoch whose stamp nobody knows, but which must come
+    A *loose* target is the completion of an epoch whose stamp is unknown, but which must come
     before this stamp: a child completed the epoch before it handled that message.
     """
 
@@ -98,7 +98,7 @@ class Start:
     """Per child: where to resume sending."""
     targets: tuple[Target, ...] = ()
     taken: Mapping[Stamp, Link | None] = field(default_factory=dict)
-    """Steps that somebody knows and that are no targets: their stamps are never given away again,
+    """Steps that a survivor knows and that are no targets: their stamps are never given away again,
     and later inputs of their rows go after them."""
     top: Stamp = ZERO
     """The greatest stamp of this node that anybody knows."""
@@ -112,9 +112,9 @@ class Start:
     watermark_us: int | None = None
     """(Sources) the watermark of the last cut at or before ``completed``."""
     begun: int = -1
-    """(Sources) the newest epoch of which somebody has rows."""
+    """(Sources) the newest epoch of which a survivor has rows."""
     observed: int = -1
-    """The newest epoch that somebody below is known to have completed."""
+    """The newest epoch that a node below is known to have completed."""
     ahead: int = 0
     """(Sources) rows before this offset that are in no cut belong to ``begun``."""
 

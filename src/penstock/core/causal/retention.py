@@ -9,6 +9,9 @@ node would start, from the sinks upwards.
     stateful    its newest checkpoint; if it keeps no log, its newest at or before all its children
     in a loop   the newest epoch of which all nodes of the loop have checkpoints
 
+A checkpoint counts from when its log reaches back to where every child would start
+(:func:`serves_from`): the log of a node that was restarted begins in the middle of an epoch.
+
 Where everybody restarts together nobody starts later than the last one has a checkpoint.
 
 With ``spare``, so many older checkpoints count instead of the newest, in case it is damaged.
@@ -27,6 +30,7 @@ from penstock.core.causal.diffs import Diff
 from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.core.causal.plan import plan
 from penstock.core.causal.reports import Plan, Report, Stored
+from penstock.core.causal.times import ZERO
 
 __all__ = [
     "durable_epochs",
@@ -35,6 +39,7 @@ __all__ = [
     "low_epochs",
     "publishable",
     "rollback_from",
+    "serves_from",
     "watermark",
     "watermark_epoch",
 ]
@@ -71,8 +76,9 @@ def low_epochs(
 ) -> dict[int, int]:
     """Per node the low epoch of its region: no recovery of that region goes back behind it.
 
-    ``saved`` has the epochs of each node's durable checkpoints (the initial state is -1),
-    ``published`` the last epoch of each sink.
+    ``saved`` has the epochs of each node's durable checkpoints (the initial state is -1), mapped
+    to what :func:`serves_from` says of them if that matters; ``published`` the last epoch of each
+    sink.
 
     >>> kinds = {0: Kind.SOURCE, 1: Kind.STATEFUL, 2: Kind.STATEFUL, 3: Kind.SINK}
     >>> parents = {1: (0,), 2: (1,), 3: (2,)}
@@ -127,17 +133,29 @@ def rollback_from(
 
 def durable_epochs(
     graph: CausalGraph, stored: Mapping[int, Stored]
-) -> tuple[dict[int, list[int]], dict[int, int]]:
+) -> tuple[dict[int, dict[int, int]], dict[int, int]]:
     """``saved`` and ``published`` of what the store has; staged epochs of sinks are saved ones."""
-    saved: dict[int, list[int]] = {}
+    saved: dict[int, dict[int, int]] = {}
     published: dict[int, int] = {}
     for node, kept in stored.items():
-        epochs = [one.report.completed for one in kept.checkpoints]
+        reports = [one.report for one in kept.checkpoints]
         if graph.kinds[node] is Kind.SINK:
-            published[node] = epochs[0] if epochs else -1
+            published[node] = reports[0].completed if reports else -1
         if graph.kinds[node] not in _PASSING:
-            saved[node] = epochs
+            saved[node] = {report.completed: serves_from(report) for report in reports}
     return saved, published
+
+
+def serves_from(report: Report) -> int:
+    """The log of a checkpoint serves every child that starts at the end of this epoch or later.
+
+    >>> serves_from(Report(1, completed=7, floors={2: Floor(ZERO, 4, 6), 3: Floor((9,), 4, 6)}))
+    6
+    >>> serves_from(Report(1, completed=7, floors={2: Floor((9,), 7, 3)}))
+    7
+    """
+    floors = report.floors.values()
+    return max((max(f.epoch, f.horizon if f.stamp > ZERO else -1) for f in floors), default=-1)
 
 
 def publishable(graph: CausalGraph, sink: int, stored: Mapping[int, Stored]) -> int | None:
@@ -170,10 +188,17 @@ def _starts(
     all_together: bool,
 ) -> dict[int, int]:
     """The least epoch at which each node may have to start."""
+    serves = {
+        node: epochs if isinstance(epochs, Mapping) else dict.fromkeys(epochs, -1)
+        for node, epochs in saved.items()
+    }
     if all_together:  # whoever is ahead goes back to where the last one is
-        stateful = [node for node in saved if graph.kinds[node] is not Kind.SINK]
-        cap = min((max(saved[node], default=-1) for node in stateful), default=_NEVER)
-        saved = {node: [e for e in epochs if e <= cap] for node, epochs in saved.items()}
+        stateful = [node for node in serves if graph.kinds[node] is not Kind.SINK]
+        cap = min((max(serves[node], default=-1) for node in stateful), default=_NEVER)
+        serves = {
+            node: {e: since for e, since in epochs.items() if e <= cap}
+            for node, epochs in serves.items()
+        }
     found: dict[int, int] = {}
     least: dict[int, int] = {}
 
@@ -193,12 +218,18 @@ def _starts(
             found[node] = published.get(node, -1)
         else:
             group = graph.together[node]
+            usable = {
+                one: [e for e, since in serves.get(one, {}).items() if since <= children_at(one)]
+                if node not in graph.tainted
+                else list(serves.get(one, ()))
+                for one in group
+            }
             limit = _NEVER
             if node not in graph.tainted:  # else all below them are in the group, too
                 limit = min(
                     (children_at(one) for one in group if one in graph.logless), default=limit
                 )
-            epochs = sorted(epoch for epoch in _common(group, saved) if epoch <= limit)
+            epochs = sorted(epoch for epoch in _common(group, usable) if epoch <= limit)
             start = epochs[max(0, len(epochs) - 1 - spare)] if epochs else -1
             found.update(dict.fromkeys(group, start))
     return found

@@ -76,7 +76,8 @@ def solve(
 ) -> dict[int, Key] | None:
     """A table (column to entry) that satisfies the three constraints, or None.
 
-    Messages that nobody gets may be discarded; messages without a later target in their row wait.
+    Messages that no target needs may be discarded; messages without a later target in their row
+    wait.
     """
     sent = [m for m in pending if m.children or m.key in set(targets.values())]
     found = windows(sent, targets, resume, first)

@@ -1,7 +1,7 @@
 """Delivery guarantees as data: what each promises, what each needs, which go together.
 
 A guarantee is a set of two promises: nothing is *lost*, nothing is *doubled*.  Down an edge a
-promise can be dropped and never gained: what a stage may lose, nobody behind it can have.  So a
+promise can be dropped and never gained: what a stage may lose, no stage behind it can have.  So a
 combination is consistent if every stage promises all that its children promise; sources that
 promise not to lose can be read again, and sinks that promise both ignore what they have already.
 

@@ -3,7 +3,7 @@
 The unit is a *parcel*: rows that were cut together at a source and went the same way since.  Its id
 is (lane, number, branch): the source role that read it, its place there, and which way it went.
 The id of what is made from a parcel is a function of the parcel's id and of where it goes, so that
-whoever makes it again gives it the same one.  A row's id is its parcel's with its place in it.
+it is the same whenever it is made again.  A row's id is its parcel's with its place in it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Lane = Role
 
 
 class ParcelId(NamedTuple):
-    """Names a parcel, whoever makes it and however often."""
+    """Names a parcel, wherever and however often it is made."""
 
     lane: Lane
     number: int

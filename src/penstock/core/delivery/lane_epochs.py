@@ -2,7 +2,7 @@
 
 Every read of a lane sends one parcel along each way, with or without rows.  Each says which epoch
 the read belongs to, with which number that epoch began, whether it ended there, and which epoch
-came before.  So whoever plays a role, from whatever epoch on, knows without asking: an epoch is
+came before.  So any player of a role, from whatever epoch on, knows without asking: an epoch is
 complete when the one before it is, and all its numbers have come on all ways.
 """
 

@@ -103,7 +103,7 @@ class Shared(NamedTuple):
 
 
 class Collect(NamedTuple):
-    """Give me what you know of this role, and nobody else more of it."""
+    """Give me what you know of this role, and give no other host more of it."""
 
 
 class Collected(NamedTuple):

@@ -100,7 +100,7 @@ class RolePlayer(RoleTables):
                     self.outgoing.append((target, Floors(own)))
 
     def _doubt(self, inputs: Mapping[Lane, int]) -> None:
-        """Give up what nobody will send again: too many died at once."""
+        """Give up what no host can send again: too many died at once."""
         lost = [
             record
             for record in self.table.unsettled()
@@ -113,19 +113,50 @@ class RolePlayer(RoleTables):
 
     # -- taking over -----------------------------------------------------------------------------
 
-    def begin(self, fresh: bool, position: int) -> None:
+    def begin(self, fresh: bool, position: int, kept: RoleState | None = None) -> None:
         """Take the role of a dead host, with the siblings' records of it in the table.
 
-        ``fresh``: nobody has records, so ask for everything.  ``position``: a source's.
+        ``fresh``: no host has records, so ask for everything.  ``position``: a source's.
+        ``kept``: what was handed over from here to the dead host, who may not have got it.
         """
         if self.is_source:
             self.next, self.stored = position + 1, position
         elif self.settings.logs:
+            if kept is not None:
+                self._regain(kept)
             self._recover(fresh)
         self._maybe_recovered()
 
+    def _regain(self, state: RoleState) -> None:
+        """Go on with what did not arrive at the next player, or not for long.
+
+        That one may have gone further with it.  So what siblings know to be settled is, and all
+        that was sent is sent again: receivers drop what they have, and say how far it has come.
+        """
+        self.heard = {role: dict(floors) for role, floors in state.heard.items()}
+        again: dict[Role, list[ParcelId]] = {}
+        for id_, entry in state.entries.items():
+            self.entries[id_] = entry._replace(level=UNKNOWN)
+            again.setdefault(entry.target, []).append(id_)
+        for target, ids in again.items():
+            self._deliver(target, ids)
+        self._continue(
+            {id_: work for id_, work in state.works.items() if self.table.level(id_) < SETTLED}
+        )
+
+    def _continue(self, works: Mapping[ParcelId, Work]) -> None:
+        """Work on what another player had begun."""
+        for id_, work in works.items():
+            outputs = None if work.outputs is None else dict(work.outputs)
+            self.works[id_] = replace(work, outputs=outputs, shared=False, settled=False)
+        for id_, work in self.works.items():
+            if work.outputs is None and work.parcel is not None:
+                self._work(work.parcel)
+            else:
+                self._advance(id_)
+
     def _recover(self, fresh: bool) -> None:
-        self._resume(self.table.unsettled())
+        self._resume(record for record in self.table.unsettled() if record.id not in self.works)
         if fresh or self.settings.sharing is Sharing.NOTHING:
             self.asks = dict.fromkeys(self.stages.upstream(self.role.stage))
         for origin in self.asks:
@@ -155,10 +186,10 @@ class RolePlayer(RoleTables):
         self.outgoing.append((origin, Ask(self.asks[origin])))
 
     def asked(self, asker: Role, ids: tuple[ParcelId, ...] | None) -> None:
-        """Somebody who took a role over needs things again; what is being rebuilt follows."""
+        """A host that took a role over needs things again; what is being rebuilt follows."""
         wanted = list(self.entries) if ids is None else ids
         mine = [i for i in wanted if i in self.entries and self.entries[i].target == asker]
-        if ids is None:  # nobody there has records of these any more
+        if ids is None:  # no host there has records of these any more
             self.entries |= {id_: self.entries[id_]._replace(level=UNKNOWN) for id_ in mine}
         self._deliver(asker, mine)
         self.outgoing.append((asker, Answered()))
@@ -176,7 +207,7 @@ class RolePlayer(RoleTables):
     # -- others move -----------------------------------------------------------------------------
 
     def seated(self, role: Role, fence: int, dead: set[int]) -> None:
-        """Somebody else plays a role now: send again what may not have arrived.
+        """Another host plays a role now: send again what may not have arrived.
 
         After a crash that is what was never acknowledged: the rest will be asked for.  After a
         move nothing is lost, unless the host that had the role died since.
@@ -221,9 +252,6 @@ class RolePlayer(RoleTables):
     def take_over(self, state: RoleState, via: int) -> None:
         """Go on where the last player stopped."""
         self.table = state.table
-        self.works = {
-            id_: replace(work, shared=False, settled=False) for id_, work in state.works.items()
-        }
         self.entries = {
             id_: entry._replace(via=(*entry.via, via)) for id_, entry in state.entries.items()
         }
@@ -231,9 +259,5 @@ class RolePlayer(RoleTables):
         self.next, self.stored = state.next, state.stored
         for origin in self.asks:
             self._ask(origin)
-        for id_, work in self.works.items():
-            if work.outputs is None and work.parcel is not None:
-                self._work(work.parcel)
-            else:
-                self._advance(id_)
+        self._continue(state.works)
         self.share_all()

@@ -5,11 +5,12 @@ Theory of operation
 - A host plays roles of one stage; the hosts of a stage are each other's *siblings*.
 - Incarnations of roles come from the controller.  A *fence* is the least incarnation of a role that
   is still listened to: a crash raises it, a move does not, since the old player was a good one.
-  Whoever speaks for a role from behind its fence is refused, and drops the role.
+  A host that speaks for a role from behind its fence is refused, and drops the role.
 - A role of a dead host is *taken*: fence it at all siblings and collect what they know of it, ask
   the origins for what is unsettled, say so to the controller.  Only then others are told.
 - A role is *handed over* when nothing of it is being worked on: tables and all go to the next
-  player, and what still comes for the role follows.
+  player, and what still comes for the role follows.  Who handed it over keeps a copy until it hears
+  that it has arrived; if the next player dies first, the controller gives the role back.
 - A new host first gets to know all that its siblings know; until then it can take nothing over.
 
 Channels between hosts are taken to be ordered, and reliable while both live.
@@ -44,7 +45,7 @@ from penstock.core.delivery.messages import (
     Shared,
     Taken,
 )
-from penstock.core.delivery.player import RolePlayer
+from penstock.core.delivery.player import RolePlayer, RoleState
 from penstock.core.delivery.replicated import Replicated, Sharing
 from penstock.core.delivery.routing import Seat, Stages
 from penstock.core.delivery.tables import RecordTable
@@ -58,6 +59,7 @@ class _Taking:
     fresh: bool
     position: int
     waiting: set[int]
+    kept: RoleState | None
 
 
 class ReplicaMachine:
@@ -91,6 +93,8 @@ class ReplicaMachine:
         self.copies: dict[Role, RecordTable] = {}
         self._learnt: dict[Role, int] = {}
         self._forwards: dict[Role, Seat] = {}
+        self.kept: dict[Role, tuple[Seat, RoleState]] = {}
+        """What was handed over, and to whom, until it is known to have arrived."""
         self._taking: dict[Role, _Taking] = {}
         self._draining: dict[Role, tuple[Seat, list[Envelope]]] = {}
         self._rewired: dict[Role, int] = {role: seat.incarnation for role, seat in seats.items()}
@@ -106,7 +110,7 @@ class ReplicaMachine:
         return len(self.players) + sum(len(player.works) for player in self.players.values())
 
     def join(self) -> list[Effect]:
-        """A new host has nobody to wait for, or starts waiting."""
+        """A new host has no sibling to wait for, or starts waiting."""
         return self._maybe_ready()
 
     # -- data ------------------------------------------------------------------------------------
@@ -132,7 +136,7 @@ class ReplicaMachine:
 
     @property
     def unsaid(self) -> tuple[int, int]:
-        """How many parcels have come, and how many are settled, that nobody was told of."""
+        """How many parcels have come, and how many are settled, that no other host was told of."""
         counts = [player.unsaid for player in self.players.values()]
         return sum(came for came, _ in counts), sum(settled for _, settled in counts)
 
@@ -169,7 +173,7 @@ class ReplicaMachine:
         return self._for_role(envelope, envelope.target)
 
     def _refuses(self, role: Role, incarnation: int) -> bool:
-        """Whether somebody who speaks for a role was replaced."""
+        """Whether the host that speaks for a role was replaced."""
         return incarnation < self.fences.get(role, 0)
 
     def _for_role(self, envelope: Envelope, role: Role) -> list[Effect]:
@@ -237,7 +241,7 @@ class ReplicaMachine:
         floor: Mapping[Lane, int],
         whole: bool,
     ) -> None:
-        """Know what somebody shares of a role, unless a later player has shared since."""
+        """Know what a player shares of its role, unless a later player has shared since."""
         if incarnation < self._learnt.get(role, 0) or role in self.players:
             return
         self._learnt[role] = incarnation
@@ -297,7 +301,9 @@ class ReplicaMachine:
             return []
         self._fence(role, incarnation)
         ask = self.siblings if self.settings.sharing is not Sharing.NOTHING else set()
-        self._taking[role] = _Taking(incarnation, fresh, position, set(ask))
+        self._taking[role] = _Taking(
+            incarnation, fresh, position, set(ask), self.kept.pop(role, (None, None))[1]
+        )
         effects: list[Effect] = [
             Send(host, Envelope(self.host, role, incarnation, None, 0, Collect()))
             for host in sorted(ask)
@@ -318,7 +324,7 @@ class ReplicaMachine:
             return []
         del self._taking[role]
         player = self._play(role, taking.incarnation)
-        player.begin(taking.fresh, taking.position)
+        player.begin(taking.fresh, taking.position, taking.kept)
         return [Taken(role, taking.incarnation), *self._perform(player)]
 
     def _play(self, role: Role, incarnation: int) -> RolePlayer:
@@ -357,12 +363,18 @@ class ReplicaMachine:
         effects = self._perform(player)
         state = player.hand_over()
         self._copy(player)
+        self._keep(role, to, state)
         self._forwards[role] = self.seats[role] = to
         body = HandedOver(state, state.size)
         effects.append(Send(to.host, Envelope(self.host, None, 0, role, to.incarnation, body)))
         for envelope in held:
             effects += self._for_role(envelope, role)
         return effects
+
+    def _keep(self, role: Role, to: Seat, state: RoleState) -> None:
+        """Have what was handed over at hand, should the next player never get it."""
+        if self.settings.logs:
+            self.kept[role] = (to, state)
 
     def _handed(self, via: int, role: Role, incarnation: int, body: HandedOver) -> list[Effect]:
         known = self.players.get(role)
@@ -377,6 +389,8 @@ class ReplicaMachine:
     def rewired(self, role: Role, seat: Seat, fence: int) -> list[Effect]:
         """The controller says who plays a role, and who is no longer listened to."""
         self._fence(role, fence)
+        if role in self.kept and seat.incarnation >= self.kept[role][0].incarnation:
+            del self.kept[role]
         if seat.incarnation <= self._rewired.get(role, 0):
             return []
         self._rewired[role] = seat.incarnation

@@ -20,7 +20,7 @@ class Sharing(Enum):
     MIRRORED = "mirrored"
     """The rows too: the origin need not keep them."""
     NOTHING = "nothing"
-    """Nothing: whoever takes over asks for everything."""
+    """Nothing: a host that takes over asks for everything."""
 
 
 @dataclass(frozen=True)

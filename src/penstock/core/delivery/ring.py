@@ -6,7 +6,7 @@ The controller says who is next.  A member pings it every ``interval_ms``; a pon
 ``deadline_ms`` is a sign of life.  Without one it reports the next to the controller, again and
 again until the ring is rewired: reports may be lost, and old news does no harm there.
 
-Loads travel with pings and pongs: each carries what the member knows of everybody's, newest beat
+Loads travel with pings and pongs: each carries what the member knows of all loads, newest beat
 first, so that after one round trip per member all know all, and a report brings the controller a
 picture of the ring.
 
@@ -16,7 +16,7 @@ starts a new deadline before it reports anybody.
 Where answers come late now and then, as on a busy machine, the deadline is longer: ``SLACK`` times
 the longest gap between two of the last answers, but at most ``RAISED_MAX`` deadlines.
 
-A ring of one has nobody to ping; then only the
+A ring of one has no member to ping; then only the
 controller's own leases watch.  Follows Section 4.1 of the DADSTORM paper; loads are its Section 7.
 """
 
@@ -29,7 +29,7 @@ from typing import NamedTuple
 __all__ = ["Load", "Report", "RingEffect", "RingMember", "SendPing", "SendPong"]
 
 GAPS = 100
-"""So many gaps between answers are remembered."""
+"""Number of gaps between answers that are remembered."""
 SLACK = 2
 RAISED_MAX = 4
 
@@ -104,7 +104,7 @@ class RingMember:
         return max(self._deadline_ms, min(usual_ms, RAISED_MAX * self._deadline_ms))
 
     def rewired(self, next_: int | None, now_ms: int) -> None:
-        """The controller says who is next; None: nobody."""
+        """The controller says who is next; None: the ring has no other member."""
         if next_ != self.next:
             self.next, self._heard_ms, self._pinged_ms = next_, now_ms, None
             self._ran_ms = now_ms
@@ -133,7 +133,7 @@ class RingMember:
     def pinged(
         self, sender: int, beat: int, loads: Mapping[int, Load], load: int
     ) -> list[RingEffect]:
-        """Somebody asks."""
+        """Another member asks."""
         self._learn(loads)
         self.loads[self.host] = Load(self._beat, load)
         return [SendPong(sender, beat, dict(self.loads))]

@@ -4,14 +4,15 @@ Theory of operation
 -------------------
     PLAYED --host lost--> TAKING --taken--> PLAYED --home is ready--> MOVING --taken--> PLAYED
                  TAKING, MOVING --a host of it lost--> TAKING (a new incarnation)
-                 TAKING --nobody left--> ORPHANED --somebody joins--> TAKING
+                 TAKING --no host left--> ORPHANED --a host joins--> TAKING
 
 - Everything that matters is in the :class:`RingRecord`, made durable before anybody hears of it.
-  A controller that restarts tells everybody again.
+  A controller that restarts tells all hosts again.
 - A lost host's roles get new incarnations and fences.  The store hears of the fences first.  Then
   the new player takes the role, and when it has, all hosts are told where it is.
 - A host that comes back joins the ring, learns what its siblings know, and is ready; then the roles
-  that have their home there are handed back to it, by whoever plays them.
+  that have their home there are handed back to it, by their players.  If it dies on the way,
+  they go back to who handed them over.
 - A host is *ready* when everything that its siblings share is shared with it as well.  While one
   that is ready lives, no record is lost; when none does, a role is taken *fresh*.
 
@@ -41,7 +42,7 @@ from penstock.core.delivery.ring_record import (
     TellRewired,
     TellTake,
 )
-from penstock.core.delivery.routing import NOBODY, Seat
+from penstock.core.delivery.routing import NO_HOST, Seat
 from penstock.core.delivery.takeover import Takeover, taker
 
 __all__ = ["RingController", "Takeover"]
@@ -86,7 +87,7 @@ class RingController:
     # -- events ----------------------------------------------------------------------------------
 
     def resumed(self) -> list[RingControllerEffect]:
-        """A new controller has read the record: tell everybody everything again."""
+        """A new controller has read the record: tell all hosts everything again."""
         record = self.record
         effects: list[RingControllerEffect] = [FenceRoles(dict(record.fences))]
         effects += [StopHost(host) for host in sorted(record.lost)]
@@ -191,7 +192,7 @@ class RingController:
     # -- inside ----------------------------------------------------------------------------------
 
     def _assign(self, roles: Iterable[Role], slot: int, known: frozenset[int]) -> None:
-        """Give roles to hosts of their stage, behind new fences; or to nobody."""
+        """Give roles to hosts of their stage, behind new fences; or to none."""
         record = self.record
         seats, fences, moving = dict(record.seats), dict(record.fences), dict(record.moving)
         taking, fresh, orphans = set(record.taking), set(record.fresh), set(record.orphans)
@@ -199,9 +200,11 @@ class RingController:
         for role in roles:
             coming = moving.pop(role, None)
             newest = max(seats[role].incarnation, coming.incarnation if coming else 0)
-            player = self._choose(role.stage, slot, known, extra)
+            player = self._keeper(role) if coming else None
+            if player is None:
+                player = self._choose(role.stage, slot, known, extra)
             fences[role] = newest + 1
-            seats[role] = Seat(NOBODY if player is None else player, newest + 1)
+            seats[role] = Seat(NO_HOST if player is None else player, newest + 1)
             orphans.discard(role)
             if player is None:
                 orphans.add(role)
@@ -222,6 +225,11 @@ class RingController:
             fresh=frozenset(fresh),
             orphans=frozenset(orphans),
         )
+
+    def _keeper(self, role: Role) -> int | None:
+        """Who hands a role over, if it lives: it still has what may not have arrived."""
+        host = self.record.seats[role].host
+        return host if host in self.record.members(role.stage) else None
 
     def _choose(
         self, stage: int, slot: int, known: frozenset[int], extra: Mapping[int, int]

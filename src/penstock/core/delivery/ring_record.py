@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.core.delivery.ids import Role
-from penstock.core.delivery.routing import NOBODY, Seat
+from penstock.core.delivery.routing import NO_HOST, Seat
 
 __all__ = [
     "FenceRoles",
@@ -47,7 +47,7 @@ class RingRecord:
     def settled_seats(self) -> dict[Role, Seat]:
         """Who plays what, as far as hosts may know: not those who are still taking a role."""
         return {
-            role: Seat(NOBODY, seat.incarnation - 1) if role in self.taking else seat
+            role: Seat(NO_HOST, seat.incarnation - 1) if role in self.taking else seat
             for role, seat in self.seats.items()
         }
 

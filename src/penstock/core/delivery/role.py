@@ -12,8 +12,8 @@ settled, among the siblings first, then at the origin, which drops it from its d
 will never send anything again: at most what its own feeders say, and less than anything that it
 still has or keeps.  Settled records at or before the feeders' floors are forgotten.
 
-Whoever takes a role over asks the origins for everything that has a record and is not settled, and
-does it again.  Origins send again by themselves what was never acknowledged.
+A host that takes a role over asks the origins for everything that has a record and is not settled,
+and does it again.  Origins send again by themselves what was never acknowledged.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class RoleTables:
             if work is None or work.settled or not self._may_tell(work):
                 continue
             level = work.level
-            # What lets nobody above forget anything is not told.
+            # What lets no stage above forget anything is not told.
             needed = self.settings.release - self.stages.above[work.origin.stage]
             if level > work.told and (level <= 0 or level >= needed):
                 work.told = level
@@ -246,7 +246,7 @@ class RoleTables:
         return work.shared
 
     def _settled(self, ids: Iterable[ParcelId]) -> None:
-        """Everybody who has to know knows: origins may forget these."""
+        """All hosts that have to know know: origins may forget these."""
         for id_ in ids:
             work = self.works.pop(id_, None)
             if work is not None:
@@ -293,7 +293,7 @@ class RoleTables:
 
     @property
     def unsaid(self) -> tuple[int, int]:
-        """How many parcels have come, and how many are settled, that nobody was told of."""
+        """How many parcels have come, and how many are settled, that no other host was told of."""
         return len(self._fresh), len(self._settling)
 
     def speak(self, anyway: bool = False) -> None:
@@ -331,7 +331,7 @@ class RoleTables:
         self._share(self.all_records(), whole=True)
 
     def joined(self, host: int) -> None:
-        """A new sibling: it gets everything, and whoever waits waits for it too."""
+        """A new sibling: it gets everything, and what waits for siblings waits for it, too."""
         self.siblings.add(host)
         if self.settings.sharing is Sharing.NOTHING:
             return
@@ -348,7 +348,7 @@ class RoleTables:
             self.outgoing.append((host, Share(number, sharing.records, {})))
 
     def left(self, host: int) -> None:
-        """A sibling is gone: nobody waits for it."""
+        """A sibling is gone: do not wait for it."""
         self.siblings.discard(host)
         for number in list(self._sharing):
             self.shared(number, host)

@@ -15,12 +15,12 @@ from typing import NamedTuple
 from penstock.core.delivery.ids import Lane, ParcelId, Role, mix64
 from penstock.errors import GraphError, SettingsError
 
-__all__ = ["NOBODY", "Routing", "RoutingKind", "Seat", "Stages", "routing_named"]
+__all__ = ["NO_HOST", "Routing", "RoutingKind", "Seat", "Stages", "routing_named"]
 
 _HASH = re.compile(r"hash\(\s*([^()]+?)\s*\)")
 
 
-NOBODY = -1
+NO_HOST = -1
 """In a seat: no host plays the role, or none that may be told yet."""
 
 
@@ -132,12 +132,12 @@ class Stages:
 
     @property
     def sources(self) -> tuple[int, ...]:
-        """Stages that nobody feeds."""
+        """Stages without inputs."""
         return tuple(stage for stage in self.roles if not self.parents[stage])
 
     @property
     def sinks(self) -> tuple[int, ...]:
-        """Stages that feed nobody."""
+        """Stages without outputs."""
         return tuple(stage for stage in self.roles if not self.children.get(stage))
 
     @property

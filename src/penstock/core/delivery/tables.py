@@ -5,7 +5,7 @@ Levels say how far a parcel has come, seen from the stage that received it:
     UNKNOWN    sent, and nothing heard
     0          recorded there: it will be asked for again if that replica dies
     n          all that was made from it is recorded n stages further
-    SETTLED    nobody will ever need it again
+    SETTLED    no host will ever need it again
 
 An origin keeps a parcel until its level is at least the depth.  So a parcel and what it was made
 from are kept at ``depth`` consecutive stages before the one that holds it.

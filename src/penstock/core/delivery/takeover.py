@@ -49,7 +49,7 @@ def taker(
 def takers(
     roles: Iterable[R], hosts: Sequence[int], takeover: Takeover, load: Callable[[int], int]
 ) -> dict[R, int]:
-    """Who takes which role; nothing if there is nobody.
+    """Which host takes which role; nothing if there is no host.
 
     >>> loads = {2: 30, 3: 10, 4: 20}
     >>> takers("abc", [2, 3, 4], Takeover.NEXT, loads.__getitem__)

@@ -1,4 +1,4 @@
-"""The two plans that everybody knows: log everywhere, or log only at the sources.
+"""The two well-known plans: log everywhere, or log only at the sources.
 
 Follows section 3.1 of "FastRecover". Frequencies are the best ones for these anchors, in closed
 form, so a comparison with a baseline is a comparison of anchors and nothing else.

@@ -153,7 +153,7 @@ class _State:
         return time, cost * (factor - 1.0)
 
     def spreads(self, members: list[int], factor: float) -> bool:
-        """Whether multiplying these would make somebody keep too many checkpoints."""
+        """Whether multiplying these would make an operator keep too many checkpoints."""
         part = self.members[self.part_of[members[0]]]
         after = [self.frequency[k] * (factor if k in members else 1.0) for k in part]
         return max(after) > 1.5 * _KEPT_MAX * min(after)

@@ -144,7 +144,7 @@ class Topology:
 
     @property
     def shape(self) -> Shape:
-        """``chain``, ``tree`` (nobody has two inputs; several roots allowed) or ``dag``."""
+        """``chain``, ``tree`` (no operator has two inputs; several roots allowed) or ``dag``."""
         if any(len(above) > 1 for above in self.parents):
             return "dag"
         if len(self.sources) == 1 and all(len(below) <= 1 for below in self.children):

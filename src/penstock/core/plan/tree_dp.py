@@ -5,7 +5,7 @@ here for comparison; ``tree_exact`` plans. Follows section 3.4.1, with these cor
 
   * A state keeps every (recovery time, passed-up failure rate) that no other beats in both, not
     only the least recovery time: whether the ancestors' work is worth the rate is not known yet.
-  * A leaf's recovery time is weighted by its failure rate, as everybody's is.
+  * A leaf's recovery time is weighted by its failure rate, as every operator's is.
   * F_inc = F_max / F, and rt(i, f, 0) is the local part: the rate passed up charges the ancestors.
   * Children are merged one by one, so the work grows with Z² and not with the number of ways to
     split Z among all children at once.

@@ -1,11 +1,11 @@
 """The optimum for a tree (or several): the least recovery time under RSFS.
 
-Decides the anchors of a topology in which nobody has two inputs. The dual over ``forest`` gives a
-plan and a lower bound; pairs that cannot be part of a better plan are dropped; then the sets that
-are left are enumerated from the leaves as labels (open segment: replay, state; closed ones: weight,
-log; both: fixed), where a label goes as soon as its bound exceeds the best plan or another label
-is at least as good in everything. Law: when the enumeration finishes, which ``bound`` equal to the
-value says, the result is the minimum over all anchor sets.
+Decides the anchors of a topology in which no operator has two inputs. The dual over ``forest``
+gives a plan and a lower bound; pairs that cannot be part of a better plan are dropped; then the
+sets that are left are enumerated from the leaves as labels (open segment: replay, state; closed
+ones: weight, log; both: fixed), where a label goes as soon as its bound exceeds the best plan or
+another label is at least as good in everything. Law: when the enumeration finishes, which ``bound``
+equal to the value says, the result is the minimum over all anchor sets.
 
 Cost: the sweeps take O(pairs) array operations. The enumeration has no polynomial bound and stops
 at a fixed number of labels; random trees of 200 operators stay far below.

@@ -1,15 +1,15 @@
 """Deltas: how counts of pointstamps change, in a form that msgpack packs as it is.
 
-A delta is ``(place, time, count)``: so many more (or fewer) unprocessed events at that pointstamp.
-A batch of deltas is what one step of a node changed; it is applied whole. Inside a batch, and on
-every wire, positive deltas come before negative ones (the Naiad paper, section 3.3), so that even a
-reader that applies them one by one never sees an event gone before what it caused is there.
+A delta is ``(place, time, count)``: ``count`` more (or fewer) unprocessed events at that
+pointstamp. A batch of deltas is what one step of a node changed; it is applied whole. Inside a
+batch, and on every wire, positive deltas come before negative ones (the Naiad paper, section 3.3),
+so that even a reader that applies them one by one never sees an event gone before what it caused is
+there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from penstock.core.graph import LogicalGraph
 from penstock.core.time import Time
@@ -19,8 +19,8 @@ __all__ = [
     "Delta",
     "Deltas",
     "FrontierChange",
-    "decode_changes",
-    "decode_deltas",
+    "check_changes",
+    "check_deltas",
     "positive_first",
 ]
 
@@ -40,30 +40,25 @@ def positive_first(counts: dict[tuple[int, Time], int]) -> Deltas:
     return tuple(more)
 
 
-def decode_deltas(graph: LogicalGraph, raw: Iterable[Sequence[Any]]) -> Deltas:
-    """Return the deltas that a peer sent as nested lists; refuse what does not fit the graph."""
-    deltas: list[Delta] = []
-    for place, parts, count in raw:
-        deltas.append((place, _decode_time(graph, place, parts), count))
-        if not isinstance(count, int):
-            raise PeerError(f"a progress delta counts {count!r}", place=place)
-    return tuple(deltas)
+def check_deltas(graph: LogicalGraph, deltas: Deltas) -> Deltas:
+    """Return the deltas that a peer sent; refuse those that do not fit the graph."""
+    for place, time, _count in deltas:
+        _check_place(graph, place, time)
+    return deltas
 
 
-def decode_changes(graph: LogicalGraph, raw: Iterable[Sequence[Any]]) -> tuple[FrontierChange, ...]:
-    """Return the frontier changes that a peer sent as nested lists; refuse what does not fit."""
-    return tuple(
-        (place, tuple(_decode_time(graph, place, parts) for parts in times)) for place, times in raw
-    )
+def check_changes(
+    graph: LogicalGraph, changes: tuple[FrontierChange, ...]
+) -> tuple[FrontierChange, ...]:
+    """Return the frontier changes that a peer sent; refuse those that do not fit the graph."""
+    for place, times in changes:
+        for time in times:
+            _check_place(graph, place, time)
+    return changes
 
 
-def _decode_time(graph: LogicalGraph, place: Any, parts: Any) -> Time:
-    try:
-        fits = 0 <= place < len(graph) and len(parts) == graph.depth(place) + 1
-        if fits:
-            return Time.from_wire(parts)
-    except (TypeError, ValueError):
-        pass
-    raise PeerError(
-        f"progress at place {place!r} and time {parts!r} does not fit the graph", place=place
-    )
+def _check_place(graph: LogicalGraph, place: int, time: Time) -> None:
+    if not (0 <= place < len(graph) and time.depth == graph.depth(place)):
+        raise PeerError(
+            f"progress at place {place!r} and time {time!r} does not fit the graph", place=place
+        )

@@ -8,8 +8,8 @@ on. The controller adds up what it receives and broadcasts the net effect to eve
 sender included. Channels are first in, first out.
 
 *Safety.* No view is ever ahead of the true frontier. A step takes an event away and puts in what it
-caused; its deltas enter the buffer together and leave it together, so whoever knows that the event
-is gone knows what it caused. Nothing here depends on how long a buffer waits. A batch lists
+caused; its deltas enter the buffer together and leave it together, so a view that knows that the
+event is gone knows what it caused. Nothing here depends on how long a buffer waits. A batch lists
 positive deltas first, so applying it piece by piece is safe as well.
 
 *Holding.* A buffer should wait while sending cannot move any frontier, and must send when it might.
@@ -126,7 +126,7 @@ class ProgressBuffer:
         return deltas
 
     def assume(self, place: int, time: Time, count: int = 1) -> None:
-        """Take over (or, with a negative count, hand over) events that everybody counts already.
+        """Take over (or, with a negative count, hand over) events that all views count already.
 
         For what a worker holds from the start, and for what it gives to or gets from another one.
         """
@@ -152,7 +152,7 @@ class ProgressBuffer:
 
 
 class Accumulator:
-    """The controller's sum of everybody's deltas, and what is to be broadcast.
+    """The controller's sum of all deltas, and what is to be broadcast.
 
     Laws
       * ``tracker`` holds the sum of every flush received, each counted once;
@@ -242,7 +242,7 @@ class Accumulator:
         return Broadcast(self._sequence, positive_first(counts), self.tracker.changes(everywhere))
 
     def restart(self, counts: Iterable[Delta]) -> Broadcast:
-        """Start again from rebuilt counts, as after a recovery; return everybody's new welcome.
+        """Start again from rebuilt counts, as after a recovery; return the new welcome.
 
         Every worker begins anew with it (a new :class:`LocalProgress` that holds what the worker
         holds of ``counts``), and flushes from before are the engine's to refuse: they belong to

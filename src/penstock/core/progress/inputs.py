@@ -2,14 +2,14 @@
 
 Decides which counts an input holds. Follows the Naiad paper, section 2.3: an open input holds one
 event at its current epoch; closing the epoch adds the next one and takes this one away; closing for
-good takes it away. The paper leaves idle inputs open, and they hold everybody back.
+good takes it away. The paper leaves idle inputs open, and they hold all stages back.
 
 Idle inputs. An input that has nothing to say closes its epoch and *lends* what it holds to the
 controller (:class:`IdleInputs`), which moves it along with the inputs that are busy: it is never
-the one that everybody waits for. If all are idle, what they lent stays at the latest of them, so
+the one that others wait for. If all are idle, what they lent stays at the latest of them, so
 that everything before is complete and the flow does not end. An input that wakes up gets its loan
 back, at the epoch where it is now. Only the controller can do this without a race: its counts are
-the ones that everybody's views follow.
+the ones that all views follow.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class EpochInput:
         return Time(self.epoch)
 
     def opened(self) -> Deltas:
-        """Return what the input holds; counted by everybody before the flow starts."""
+        """Return what the input holds; counted by all views before the flow starts."""
         self._expect(InputState.OPEN)
         return ((self.place, self.time, 1),)
 
@@ -104,7 +104,7 @@ class EpochInput:
 
 
 class IdleInputs:
-    """What idle inputs lent to the controller, moved along so that nobody waits for them.
+    """What idle inputs lent to the controller, moved along so that no stage waits for them.
 
     Laws
       * lending and giving back change no counts; :meth:`follow` only moves loans forward;

@@ -13,6 +13,9 @@ A sender that is idle does not count, so the least can go back when it wakes.  A
 *keeps* its watermark holds the greatest that it ever gave; one that does not is a function of the
 senders' watermarks at one epoch, and can be restored from these alone (``restate``).
 
+A sender that has ended holds nothing back either, but it is not one to go on with: where all others
+are idle, the watermark stays where it is.  Else everything that an idle one brings would be late.
+
 This is exact for graphs without cycles and needs no coordinator.
 """
 
@@ -25,7 +28,14 @@ from typing import Generic, TypeVar
 
 from penstock.errors import PeerError
 
-__all__ = ["EPOCH_END", "WATERMARK_END", "WATERMARK_IDLE", "Completion", "MarkAligner"]
+__all__ = [
+    "EPOCH_END",
+    "WATERMARK_END",
+    "WATERMARK_IDLE",
+    "Completion",
+    "MarkAligner",
+    "least_watermark",
+]
 
 EPOCH_END = 1 << 62
 """The epoch that marks the end of a stream: nothing follows."""
@@ -43,6 +53,22 @@ class Completion:
 
     epoch: int
     watermark_us: int | None
+
+
+def least_watermark(watermarks_us: Iterable[int | None]) -> int | None:
+    """The least watermark of the senders that are not idle, None while one has none.
+
+    >>> least_watermark([20, WATERMARK_IDLE, WATERMARK_END]), least_watermark([20, None])
+    (20, None)
+    >>> least_watermark([WATERMARK_IDLE, WATERMARK_END]) == WATERMARK_IDLE
+    True
+    """
+    known = list(watermarks_us)
+    busy = [one for one in known if one != WATERMARK_IDLE]
+    if None in busy:
+        return None
+    least = min((one for one in busy if one is not None), default=WATERMARK_IDLE)
+    return WATERMARK_IDLE if least == WATERMARK_END and len(busy) < len(known) else least
 
 
 @dataclass
@@ -95,7 +121,7 @@ class MarkAligner(Generic[S]):
     def through(self, sender: S, epoch: int) -> list[Completion]:
         """A sender has nothing left up to an epoch, though it does not mark it.
 
-        When nobody has, that epoch is complete, too: others have to learn of it.
+        When none has, that epoch is complete, too: others have to learn of it.
 
         >>> aligner = MarkAligner(["a", "b"])
         >>> aligner.mark("a", 1, 20), aligner.through("b", 3)
@@ -135,14 +161,10 @@ class MarkAligner(Generic[S]):
 
     def _watermark_at(self, epoch: int) -> int | None:
         """The least watermark of the senders that are not idle."""
-        least: int | None = WATERMARK_IDLE
         for state in self._senders.values():
             while state.marks and state.marks[0][0] <= epoch:
                 state.watermark_us = state.marks.popleft()[1]
-            if state.watermark_us is None or least is None:
-                least = None
-            elif least == WATERMARK_IDLE or WATERMARK_IDLE < state.watermark_us < least:
-                least = state.watermark_us
+        least = least_watermark(state.watermark_us for state in self._senders.values())
         if not self._keeps:
             self.watermark_us = least
         elif least is not None and least != WATERMARK_IDLE:

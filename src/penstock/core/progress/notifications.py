@@ -5,10 +5,10 @@ Naiad paper, sections 2.2 to 2.4. A notification has two times:
 
 *guarantee* t_g: it is delivered only when nothing at or before t_g can arrive any more;
 *capability* t_c: when it is delivered, the node may send at t_c or later. Until then the pointstamp
-(stage, t_c) is counted, so everybody downstream waits for it.
+(stage, t_c) is counted, so all stages downstream wait for it.
 
 Usually both are the same. A later t_c lets downstream times between the two complete already. No
-t_c at all, for cleaning up, holds nobody back and allows no sending. An earlier t_c is allowed as
+t_c at all, for cleaning up, holds no stage back and allows no sending. An earlier t_c is allowed as
 long as what could be sent at t_c cannot come round a loop to the same stage at or before t_g: it
 would wait for itself.
 

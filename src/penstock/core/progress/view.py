@@ -1,4 +1,4 @@
-"""Views of progress: frontiers per place, whoever computed them.
+"""Views of progress: frontiers per place, however they were computed.
 
 A frontier tells which times may still come at a place. :class:`FrontierView` reads frontiers; the
 tracker computes them from counts; :class:`FrontierMirror` only repeats what a tracker elsewhere

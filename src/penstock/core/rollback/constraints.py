@@ -3,7 +3,7 @@
 Decides, for one edge and one choice at either end, whether the two choices go together; never
 chooses. Most edges join nodes whose spans are whole epochs: there a constraint is a comparison of
 two integers, kept in lists per node. Every other edge (iterations, sequence numbers, a user's own
-transformer) is checked with spans, and only when somebody asks.
+transformer) is checked with spans, and only on demand.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class Constraints:
         )
 
     def link(self) -> None:
-        """Bring the adjacency up to date; whoever reads it calls this first."""
+        """Bring the adjacency up to date; readers call this first."""
         if self._linked:
             return
         self._linked = True

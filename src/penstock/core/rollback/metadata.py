@@ -120,7 +120,7 @@ Need: TypeAlias = tuple[int, Moment]
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """Somebody who survives knows what a causal node's message was made from.
+    """A survivor knows what a causal node's message was made from.
 
     ``needs`` is the message's own input for a stateless node; for a stateful one, all inputs that
     the node handled before it after its oldest offer. Replayed in the known order they give the

@@ -1,19 +1,18 @@
 """The span monitor: what can never be needed again, as metadata arrives.
 
-Theory of operation
--------------------
-Falkirk Wheel, sections 4.1 and 4.3. The **low-watermark** is the solver's answer to "everything
-fails at once". It is a consistent choice among the durable offers; offers are only ever added, or
-taken away beyond it by a rollback, so it stays consistent, and every rollback, whoever failed, goes
-back at most to it. Hence, behind a node's low-watermark, older checkpoints may go; what is logged
-on edges into the node may go; a source may forget what no child can ask for; output is final.
+Theory of operation ------------------- Falkirk Wheel, sections 4.1 and 4.3. The **low-watermark**
+is the solver's answer to "everything fails at once". It is a consistent choice among the durable
+offers; offers are only ever added, or taken away beyond it by a rollback, so it stays consistent,
+and every rollback, whichever nodes failed, goes back at most to it. Hence, behind a node's
+low-watermark, older checkpoints may go; what is logged on edges into the node may go; a source may
+forget what no child can ask for; output is final.
 
 The low-watermark only grows. When a node offers more, only nodes that have something to gain and
 are joined to it through such nodes can rise: the solver runs over these, and not at all if the
 node's own neighbours rule the new offer out.
 
-Never does anything itself: :class:`Decisions` go to whoever stores, logs, acknowledges and
-publishes. Deterministic; its whole state is :meth:`SpanMonitor.to_plain`.
+Never does anything itself: :class:`Decisions` go to the parts that store, log, acknowledge and
+publish. Deterministic; its whole state is :meth:`SpanMonitor.to_plain`.
 """
 
 from __future__ import annotations
@@ -145,7 +144,7 @@ class SpanMonitor:
         )
 
     def rollback(self, live: Mapping[int, Offer]) -> Rollback:
-        """Choose where everybody goes back to; offers beyond that are forgotten.
+        """Choose where each node goes back to; offers beyond that are forgotten.
 
         ``live`` has, for every node that did not fail, its offer to go on as it is. Low-watermarks
         stay where they are.

@@ -94,7 +94,7 @@ beginning'>, <Restores.COMPLETED: 'any completed time'>)
 
 
 EPHEMERAL = Regime("ephemeral", keeps_output=False, with_state=Restores.BEGINNING)
-"""Keeps nothing; whoever fed it feeds it again."""
+"""Keeps nothing; its senders send again."""
 EPHEMERAL_LOGGED = Regime("ephemeral, inputs logged", True, Restores.COMPLETED)
 """Keeps all it was delivered, and makes the rest again."""
 BATCH = Regime("batch", keeps_output=True, with_state=Restores.BEGINNING)
@@ -111,7 +111,7 @@ SOURCE = Regime("source", keeps_output=True, with_state=Restores.COMPLETED, repl
 
 
 def lazy(every: int) -> Regime:
-    """Return the regime of a checkpoint every so many completed epochs, and nothing else."""
+    """Return the regime of a checkpoint every ``every`` completed epochs, and nothing else."""
     if every < 1:
         raise SettingsError(f"lazy checkpoints every {every} epochs: give a number from 1 up")
     return Regime("lazy", keeps_output=False, with_state=Restores.CHECKPOINTS, every=every)

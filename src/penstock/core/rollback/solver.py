@@ -134,7 +134,7 @@ class _Descent:
         ]
 
     def run(self) -> list[Cause | None]:
-        """Go on until nobody is waiting."""
+        """Go on until no node is waiting."""
         constraints, queue, waiting = self.constraints, self.queue, self.waiting
         plain = constraints.plain
         while queue:

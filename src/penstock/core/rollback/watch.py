@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.progress.marks import EPOCH_END
 from penstock.core.rollback.metadata import Edge, Kept, Offer, RollbackGraph
 from penstock.core.rollback.monitor import SpanMonitor
 from penstock.core.rollback.solver import Cause, Rollback, solve
@@ -80,6 +81,8 @@ class SpanWatch:
             self._regions.setdefault(graph.regions[node], []).append(node)
         self._monitor = SpanMonitor(self._reduced(lambda _: True))
         self._kept: dict[int, list[int]] = {node: [-1] for node in self._number}
+        self._early: dict[int, dict[int, int]] = {}
+        """Checkpoints that do not count yet, and from which epoch of all children on they do."""
         self._changed: set[int] = set()
 
     def with_logless(self, logless: frozenset[int]) -> SpanWatch:
@@ -89,22 +92,32 @@ class SpanWatch:
         """
         other = SpanWatch(self.graph, logless)
         other._kept = {node: list(epochs) for node, epochs in self._kept.items()}
+        other._early = {node: dict(early) for node, early in self._early.items()}
         other._changed = set(range(len(self._heads)))
         return other
 
     # -- what becomes known ----------------------------------------------------------------------
 
-    def stored(self, node: int, epochs: Iterable[int]) -> None:
-        """All checkpoints of a node that are durable, by epoch; -1 is its initial state."""
-        self._kept[node] = sorted(set(epochs)) or [-1]
+    def stored(self, node: int, epochs: Mapping[int, int] | Iterable[int]) -> None:
+        """All checkpoints of a node that are durable, by epoch; -1 is its initial state.
+
+        As a mapping, with the epoch from which on the log of each serves every child
+        (:func:`~penstock.core.causal.retention.serves_from`).
+        """
+        serves = epochs if isinstance(epochs, Mapping) else dict.fromkeys(epochs, -1)
+        self._kept[node] = sorted(e for e, since in serves.items() if since < 0) or [-1]
+        self._early[node] = {e: since for e, since in serves.items() if since >= 0}
         self._changed.add(self._number[node])
 
-    def saved(self, node: int, epoch: int) -> None:
-        """One more checkpoint is durable."""
-        kept = self._kept[node]
-        if epoch > kept[-1]:
-            kept.append(epoch)
+    def saved(self, node: int, epoch: int, serves_from: int = -1) -> None:
+        """One more checkpoint is durable; its log serves children from an epoch on."""
+        if epoch <= self._kept[node][-1]:
+            return
+        if serves_from < 0:
+            self._kept[node].append(epoch)
             self._changed.add(self._number[node])
+        else:
+            self._early.setdefault(node, {})[epoch] = serves_from
 
     def published(self, node: int, epoch: int) -> None:
         """A sink has published everything up to an epoch."""
@@ -116,12 +129,31 @@ class SpanWatch:
         """A node has started from the end of an epoch: what it had saved of later ones is void."""
         if node in self._number and self.graph.kinds[node] is not Kind.SINK:
             self._kept[node] = [e for e in self._kept[node] if e <= epoch] or [epoch]
+            early = self._early.get(node, {})
+            self._early[node] = {e: since for e, since in early.items() if e <= epoch}
             self._changed.add(self._number[node])
 
     def advance(self) -> bool:
         """Raise the low-watermarks as far as what is known allows; whether any rose."""
-        if not self._changed:
-            return False
+        rose = False
+        self._count_early()
+        while self._changed:
+            rose = self._advance() or rose
+            self._count_early()
+        return rose
+
+    def _count_early(self) -> None:
+        """Count the checkpoints whose logs reach back far enough by now."""
+        for node, early in sorted(self._early.items()):
+            children = self.graph.children[node] if node not in self.graph.tainted else ()
+            reached = min((self.low(child) for child in children), default=EPOCH_END)
+            ready = [epoch for epoch, since in early.items() if since <= reached]
+            if ready:
+                self._kept[node] = sorted({*self._kept[node], *ready})
+                self._changed.add(self._number[node])
+                self._early[node] = {e: early[e] for e in early if e not in ready}
+
+    def _advance(self) -> bool:
         for number in sorted(self._changed):
             low = _epoch(self._monitor.low(number))
             self._monitor.learn(number, Kept(self._durable_offers(number, low)))
@@ -161,7 +193,7 @@ class SpanWatch:
 
     def kept(self, node: int) -> tuple[int, ...]:
         """The epochs that a node can go back to: checkpoints, or what a sink has published."""
-        return tuple(self._kept.get(node, ()))
+        return tuple(sorted({*self._kept.get(node, ()), *self._early.get(node, ())}))
 
     def if_failed(
         self, failed: Collection[int], reached: Mapping[int, int]

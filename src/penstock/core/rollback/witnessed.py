@@ -1,9 +1,9 @@
-"""Messages that a restarted causal node makes again, because somebody remembers how it made them.
+"""Messages that a restarted causal node makes again, because a survivor knows how it made them.
 
 Decides which messages stay fixed although their sender goes back: a message is fixed if φ of the
 sender's span has its time, or if it is witnessed and everything it was made from is fixed (or still
 in the sender's state). A receiver keeps a state only if all it handled on the edge is fixed. Being
-fixed is monotone in everybody's choices, so the largest consistent choice stays unique.
+fixed is monotone in the choices of all nodes, so the largest consistent choice stays unique.
 
 A message is never made from itself, so needs have no cycles; metadata that say otherwise are
 refused.

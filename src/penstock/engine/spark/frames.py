@@ -1,4 +1,4 @@
-"""Stages with Spark jobs on the driver: their folders, their jobs, and their place in a run.
+"""The Spark jobs of stages that work on DataFrames.
 
 A job runs in a thread of its own, in a FAIR pool of its own and under a tag, so that it takes turns
 with other jobs and can be cancelled.  It needs a task slot that no host occupies.
@@ -7,10 +7,10 @@ with other jobs and can be cancelled.  It needs a task slot that no host occupie
 from __future__ import annotations
 
 import logging
+import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from pyspark import InheritableThread
@@ -19,40 +19,26 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.connectors.spark_folder import Range
-from penstock.connectors.spark_stage import SparkCommit, SparkResults, SparkWork, SparkWrite
-from penstock.engine.frame_runner import FrameRunner
+from penstock.connectors.spark_stage import SparkWork
+from penstock.engine.driver.frames import spark_works
 from penstock.engine.spark.launch import awaited_slots
-from penstock.engine.store import FlowStore
-from penstock.errors import PenstockError, SchemaError, SettingsError, SlotsError
-from penstock.operators.base import SourceOperator
-from penstock.physical import PhysicalPlan
+from penstock.engine.store.flow_store import FlowStore
+from penstock.errors import SchemaError, SettingsError, SlotsError
+from penstock.planning.physical import PhysicalPlan
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = ["Frames", "check_frames", "settle_frames"]
+__all__ = ["SparkJob", "check_frames"]
 
 log = logging.getLogger(__name__)
-
-JOIN_S = 0.5
-
-
-def _works(plan: PhysicalPlan) -> dict[str, SparkWork]:
-    """The stages with Spark jobs, by the name of the stage that gives their results."""
-    return {
-        stage.name: stage.operator.source.work
-        for chain in plan.chains
-        for stage in chain.stages
-        if isinstance(stage.operator, SourceOperator)
-        and isinstance(stage.operator.source, SparkResults)
-    }
 
 
 def check_frames(
     context: SparkContext, plan: PhysicalPlan, hosts: int, store: FlowStore | None
 ) -> None:
     """Refuse a session in which jobs would have no task slot, or no files to share with hosts."""
-    works = _works(plan)
+    works = spark_works(plan)
     if not works:
         return
     if store is None and not context.master.startswith("local"):
@@ -81,100 +67,6 @@ def check_frames(
         )
 
 
-def settle_frames(plan: PhysicalPlan, store: FlowStore | None) -> None:
-    """Give each stage with Spark jobs its folder: in the flow's store, or one that goes."""
-    for name, work in _works(plan).items():
-        if store is not None:
-            work.path, work.temporary = str(store.path / "spark" / name), None
-        else:
-            work.temporary = TemporaryDirectory(prefix="penstock-", ignore_cleanup_errors=True)
-            work.path = work.temporary.name
-    for chain in plan.chains:
-        for stage in chain.stages:
-            if isinstance(stage.operator, SparkWrite | SparkCommit):
-                stage.operator.settle()
-
-
-class Frames:
-    """The stages with Spark jobs of one run."""
-
-    def __init__(
-        self,
-        spark: SparkSession | None,
-        plan: PhysicalPlan,
-        on_broken: Callable[[PenstockError], None],
-    ) -> None:
-        works = _works(plan)
-        session = spark
-        if works and session is None:
-            session = SparkSession.getActiveSession()
-        self._works = list(works.values())
-        self._runners: dict[str, FrameRunner] = {}
-        """By the name of the sink in front."""
-        sinks = {
-            stage.operator.work: stage.name
-            for chain in plan.chains
-            for stage in chain.stages
-            if isinstance(stage.operator, SparkCommit)
-        }
-        for name, work in works.items():
-            if session is None:
-                raise SettingsError(
-                    f"stage {name!r} runs Spark jobs: make a SparkSession first", stage=name
-                )
-            job = SparkJob(session, plan.flow, name, work)
-            self._runners[sinks[work]] = FrameRunner(name, work, job, on_broken, InheritableThread)
-        self._stopped = False
-        self._last: list[dict[str, Any]] | None = None
-        """What was to be said at the end; the folders may be gone."""
-
-    def start(self) -> None:
-        """The flow runs."""
-        for runner in self._runners.values():
-            runner.start()
-
-    def advance(self, sink: str, epoch: int) -> None:
-        """A sink has published every epoch up to this one."""
-        if sink in self._runners:
-            self._runners[sink].advance(epoch)
-
-    def input_ended(self, sink: str) -> None:
-        """A sink has come to the end of its input."""
-        if sink in self._runners and not self._stopped:
-            self._runners[sink].input_ended()
-
-    def stop(self) -> None:
-        """The flow is to end: what has no result yet is for the next run."""
-        self._stopped = True
-        for runner in self._runners.values():
-            runner.stop()
-
-    def close(self) -> PenstockError | None:
-        """The flow is over; give the reason if a stage could not do its last work."""
-        ended = not self._stopped
-        self.stop()
-        for runner in self._runners.values():
-            if not runner.join(JOIN_S):
-                log.warning("stage %r: its function still runs, and is left behind", runner.name)
-        self._last = self.figures()
-        for work in self._works:
-            if work.temporary is not None:
-                work.temporary.cleanup()
-        failures = [runner.failure for runner in self._runners.values() if runner.failure]
-        return failures[0] if ended and failures else None
-
-    def figures(self) -> list[dict[str, Any]]:
-        """What the progress says of each."""
-        if self._last is not None:
-            return self._last
-        return [runner.figures() for runner in self._runners.values()]
-
-    def failures(self) -> dict[str, str]:
-        """The stages whose last call failed, and why."""
-        runners = self._runners.values()
-        return {runner.name: runner.failure.message for runner in runners if runner.failure}
-
-
 class SparkJob:
     """Calls a stage's function with a DataFrame, and writes the one that it returns."""
 
@@ -184,6 +76,11 @@ class SparkJob:
         self._work = work
         self._pool = f"penstock-{flow}-{stage}"
         self._tag = f"penstock-spark-{uuid.uuid4().hex[:12]}"
+
+    def thread(self, target: Callable[[], None], name: str) -> threading.Thread:
+        """A thread whose Spark settings are its own."""
+        thread: threading.Thread = InheritableThread(target=target, name=name)
+        return thread
 
     def begin(self) -> None:
         """Take a pool and a tag, in the thread of the jobs."""

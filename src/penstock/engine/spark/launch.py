@@ -1,23 +1,26 @@
 """Hosts as Spark jobs: one job of one task each, started, watched and ended from the driver.
 
 Each job runs in a FAIR pool and under a tag of its own.  When a session has no FAIR scheduler the
-pool counts for nothing and hosts queue with everybody else.
+pool counts for nothing and hosts queue with all other jobs.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from pyspark import InheritableThread
+from pyspark import InheritableThread, TaskContext
 from pyspark.errors import PySparkException
 
-from penstock.engine.spark.host_task import HostTask
+from penstock.engine.host.task import HostProcess, HostTask, host_number
 from penstock.errors import (
     HostLostError,
     PenstockError,
@@ -32,14 +35,14 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["KEEP_MEMORY", "HostJob", "Job", "awaited_slots", "check_session", "hosts_that_fit"]
+__all__ = ["KEEP_MEMORY", "HostJob", "awaited_slots", "check_session", "hosts_that_fit"]
 
 log = logging.getLogger(__name__)
 
 EXECUTORS_S = 45.0
 """How long a cluster's first executor may take to join a session."""
 SETTLED_S = 2.0
-"""No executor joined for so long: these are all."""
+"""When no executor has joined for this long, all are taken to be there."""
 TOO_FEW_S = 6.0
 """The same, where more are needed than there are: busy machines start them one by one."""
 
@@ -136,15 +139,6 @@ def awaited_slots(context: SparkContext, wanted: int | None) -> tuple[int, int]:
     return total, free
 
 
-class Job(Protocol):
-    """What runs a host somewhere, and says when it has ended."""
-
-    ended: threading.Event
-
-    def start(self) -> None:
-        """Let the host run; returns at once."""
-
-
 class HostJob:
     """The Spark job of one host."""
 
@@ -176,7 +170,7 @@ class HostJob:
             context.setLocalProperty("spark.scheduler.pool", f"{self._tag}-{self.host}")
             context.setLocalProperty("spark.job.description", f"Penstock host {self.host}")
             context.addJobTag(self._tag)
-            rdd = context.parallelize([self.host], 1).mapPartitions(self._task)
+            rdd = context.parallelize([self.host], 1).mapPartitions(partial(run_host, self._task))
             with _own_workers(context, self._environment):
                 rdd._jrdd  # noqa: B018  the function is wrapped, with its environment, here
             rdd.collect()
@@ -185,6 +179,36 @@ class HostJob:
         finally:
             self.ended.set()
             self._on_end(self.host, error)
+
+
+def run_host(task: HostTask, _partition: Iterator[Any]) -> Iterator[int]:
+    """The body of a host's Spark task."""
+    if task.store is not None:
+        task.store.introduce()
+    context = TaskContext.get()
+    attempt = 0 if context is None else context.attemptNumber()
+    HostProcess(task, host_number(task.slot, attempt)).run()
+    yield task.slot
+    leave_worker()
+
+
+def leave_worker() -> None:
+    """End this process once its task is over, where Spark would keep it for the next one.
+
+    Hosts have a daemon of their own, so no other task can be given to this process.
+    """
+    if not os.environ.get("SPARK_REUSE_WORKER"):
+        return
+    main_thread = threading.main_thread().ident
+
+    def wait_and_leave() -> None:
+        while True:
+            time.sleep(0.01)
+            frame = sys._current_frames().get(main_thread or 0)
+            if frame is not None and frame.f_code.co_name == "read_int":
+                os._exit(0)
+
+    threading.Thread(target=wait_and_leave, name="penstock-leave", daemon=True).start()
 
 
 KEEP_MEMORY = {
@@ -213,6 +237,8 @@ def _own_workers(context: SparkContext, own: Mapping[str, str]) -> Iterator[None
 
 
 _ENVIRONMENT_LOCK = threading.Lock()
+_FINAL = ("cancelled", "SparkContext was shut down")
+"""Signs that another attempt would end like this one."""
 
 
 def _host_lost(host: int, raised: Exception) -> PenstockError:
@@ -240,11 +266,16 @@ def _host_lost(host: int, raised: Exception) -> PenstockError:
         "SparkContext was shut down": "the Spark session was stopped",
     }
     why = next((meaning for sign, meaning in known.items() if sign in text), None)
+    fatal = re.search(r"Fatal Python error: (.+)", text)
+    if fatal:
+        why = f"its process crashed: {fatal[1]}"
     raises = re.findall(r"^[\w.]+(?:Error|Exception): .*$", text.partition("Traceback")[2], re.M)
-    if why is None and raises:
+    raised_there = why is None and bool(raises)
+    if raised_there:
         why = raises[0]
     return HostLostError(
         f"host {host} was lost: {why or text.splitlines()[0] if text else type(raised).__name__}",
         host=host,
         detail=text[:4000],
+        repeats=raised_there or any(sign in text for sign in _FINAL),
     )

@@ -36,6 +36,7 @@ _EVERYWHERE = {
     "spark.locality.wait": "0s",  # a host is at home anywhere
     "spark.python.worker.reuse": "false",  # a host's process is its own, and ends with it
     "spark.python.task.killTimeout": "100ms",
+    "spark.python.worker.faulthandler.enabled": "true",  # says by what signal a host crashed
     # One thread a host for each library that would start one per core.
     "spark.executorEnv.OMP_NUM_THREADS": "1",
     "spark.executorEnv.OPENBLAS_NUM_THREADS": "1",

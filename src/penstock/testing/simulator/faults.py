@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.core.causal.graph import Kind
+from penstock.testing.simulator.host_faults import strike_hosts
+from penstock.testing.simulator.roles.faults import FAULTS as ROLE_FAULTS
+
 if TYPE_CHECKING:
     from penstock.testing.simulator.world import World
 
-__all__ = ["FAULTS", "ROLLBACK", "plan_faults", "strike"]
+__all__ = [
+    "ALL_FAULTS",
+    "CONTRADICTION",
+    "FAULTS",
+    "HOSTS",
+    "ROLLBACK",
+    "plan_faults",
+    "strike",
+]
 
 FAULTS = (
     "crash",
@@ -20,6 +32,28 @@ FAULTS = (
 )
 ROLLBACK = "rollback"
 """(Mixed regimes) a person asks for it."""
+HOSTS = ("host", "several_hosts", "host_during_recovery")
+"""(Planned flows) a host dies, with all its nodes; or two; or one while others recover."""
+CONTRADICTION = "contradiction"
+"""(Planned flows) a node that restarts finds that it cannot repeat what others know of it."""
+ROUGH = (
+    *("host", "several_hosts", "host_during_recovery", "host", "several_hosts"),
+    *("machine", "machine", "freeze", "freeze", "suspicion", "partition", "half_open"),
+    *("connection", "store_slow", "store_refuses", "clock", "driver", "plan"),
+)
+"""(Rough runs) what happens to hosts, to what connects them, to the store and to clocks."""
+ROUGH_EFFECTS = ("unsynced", "torn", "moved", "zombie")
+"""(Rough runs) what follows from faults and is counted, too."""
+ALL_FAULTS = (
+    *FAULTS,
+    *HOSTS,
+    CONTRADICTION,
+    ROLLBACK,
+    "stale",
+    *ROUGH,
+    *ROUGH_EFFECTS,
+    *ROLE_FAULTS,
+)
 
 
 def plan_faults(world: World) -> None:
@@ -27,7 +61,14 @@ def plan_faults(world: World) -> None:
     random = world.random
     number = random.choice((0, 1, 2, 3, 4, 5, 7))
     last = 110 * world.shape.epochs
-    faults = (*FAULTS, ROLLBACK) if world.mixed else FAULTS
+    faults: tuple[str, ...] = (*FAULTS, ROLLBACK) if world.mixed else FAULTS
+    if world.shape.hosts:
+        number = random.choice((1, 3, 5, 8))
+        last *= max(1, len(world.shape.hosts) // 6)
+        faults = (*FAULTS, *HOSTS, *HOSTS, *HOSTS, CONTRADICTION)
+    if world.cluster is not None:
+        number = random.choice((1, 2, 4, 6, 9))
+        faults = (*ROUGH, ROLLBACK) if world.mixed else (*ROUGH, CONTRADICTION)
     world.pending = sorted((random.randint(5, last), random.choice(faults)) for _ in range(number))
     edges = [(u, v) for v, us in world.shape.graph.parents.items() for u in us]
     world.laggards = frozenset(edge for edge in edges if random.random() < 0.25)
@@ -36,11 +77,18 @@ def plan_faults(world: World) -> None:
 def strike(world: World, what: str) -> None:
     """Something fails now; a fault during recovery waits for one."""
     random = world.random
-    if what == "during_recovery" and world.controller is not None and world.controller.quiet:
-        world.waiting += 1
+    later = what.endswith("during_recovery") or what == CONTRADICTION
+    if later and world.controller is not None and world.controller.quiet:
+        world.waiting.append(what)
+        return
+    if what == CONTRADICTION:
+        _contradict(world)
         return
     if what == ROLLBACK:
         world.faults[what] += world.rollback()
+        return
+    if world.cluster is not None:
+        strike_hosts(world, world.cluster, what)
         return
     victims = _victims(world, what)
     world.count(what)
@@ -65,6 +113,8 @@ def _victims(world: World, what: str) -> list[int]:
     live = [node for node, process in world.processes.items() if process.alive]
     if not live or what in ("controller", "connection"):
         return []
+    if what in HOSTS:
+        return _on_hosts(world, live, 2 if what == "several_hosts" else 1)
     if what == "adjacent":
         graph = world.shape.graph
         node = random.choice(live)
@@ -75,3 +125,25 @@ def _victims(world: World, what: str) -> list[int]:
     if what == "during_recovery":
         return random.sample(live, min(len(live), random.choice((1, 1, 2))))
     return [random.choice(live)]
+
+
+def _on_hosts(world: World, live: list[int], number: int) -> list[int]:
+    """The nodes of one or more hosts; that of the sinks is spared, mostly."""
+    random = world.random
+    hosts = world.shape.hosts
+    candidates = sorted({hosts[node] for node in live})
+    if len(candidates) > 1 and random.random() < 0.9:
+        candidates.remove(candidates[0])
+    chosen = random.sample(candidates, min(number, len(candidates)))
+    return [node for node in live if hosts[node] in chosen]
+
+
+def _contradict(world: World) -> None:
+    """A node that is replaying gives up, if all of the flow can start from whole epochs."""
+    graph = world.shape.graph
+    with_state = [n for n, kind in graph.kinds.items() if kind in (Kind.STATEFUL, Kind.ORDERED)]
+    replaying = [p for p in world.processes.values() if p.alive and p.machine.replaying]
+    if world.controller is None or world.controller.failed.issuperset(graph.order):
+        return  # nothing is left that could start over
+    if replaying and all(map(graph.is_clean, with_state)):
+        world.random.choice(replaying).contradict()

@@ -50,7 +50,7 @@ def with_guarantees(shape: Shape, random: Random) -> Shape:
 
 
 def _kind(graph: CausalGraph, node: int, lossy: frozenset[int], doubling: frozenset[int]) -> Kind:
-    """What recovery takes a node for: nobody restores what may be lost, or its order."""
+    """What recovery takes a node for: what may be lost is not restored, nor is its order."""
     kind = graph.kinds[node]
     if node in lossy and kind not in (Kind.SOURCE, Kind.SINK):
         return Kind.STATELESS

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from penstock.core.machine.messages import Report
+from penstock.core.node.messages import Report
 from penstock.core.progress.marks import Completion, MarkAligner
 from penstock.testing.simulator.stages import Row, Rows, enter, hop, hops_of
 

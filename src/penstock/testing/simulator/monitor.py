@@ -10,10 +10,10 @@ from penstock.core.causal.graph import Kind
 from penstock.core.causal.reports import Stored
 from penstock.core.causal.retention import watermark
 from penstock.core.causal.times import Stamp
-from penstock.core.machine.causal_effects import Restated
-from penstock.core.machine.global_hold import multiple_at
-from penstock.core.machine.messages import DATA, Complete, Deliver, Message
-from penstock.core.machine.recovery import StartNode
+from penstock.core.control.global_hold import multiple_at
+from penstock.core.control.recovery import StartNode
+from penstock.core.node.causal_effects import Restated
+from penstock.core.node.messages import DATA, Complete, Deliver, Message
 from penstock.core.progress.marks import EPOCH_END
 from penstock.testing.simulator.guarantees import broken_promise, doubled
 from penstock.testing.simulator.stages import (
@@ -24,20 +24,13 @@ from penstock.testing.simulator.stages import (
     mix,
     watermark_at,
 )
+from penstock.testing.simulator.violations import Violation
 
 if TYPE_CHECKING:
     from penstock.testing.simulator.process import Process
     from penstock.testing.simulator.world import World
 
-__all__ = ["Monitor", "Violation"]
-
-
-class Violation(Exception):  # noqa: N818
-    """An invariant does not hold."""
-
-    def __init__(self, rule: str, what: str) -> None:
-        super().__init__(f"{rule}: {what}")
-        self.rule = rule
+__all__ = ["Monitor"]
 
 
 class Monitor:
@@ -88,7 +81,9 @@ class Monitor:
         world = self.world
         if world.trace is not None:
             world.note(f"{process.name} handles {effect.payload} of epoch {effect.time.epoch}")
-        if world.shape.global_every is not None and not process.machine.replaying:
+        # What goes round a loop was let in before: who replays does not hold.
+        held = not process.machine.replaying and effect.link not in process.machine.inside
+        if world.shape.global_every is not None and held:
             self._paused(process, effect.time.epoch, world.shape.global_every)
 
     def _paused(self, process: Process, epoch: int, every: int) -> None:
@@ -180,8 +175,6 @@ class Monitor:
 
     def _not_ahead(self, process: Process, epoch: int) -> None:
         world = self.world
-        if not world.shape.cuts_multiples:
-            return  # who has sent rows of later epochs has ended it, though not in so many words
         if process.node in world.shape.graph.lossy:
             return  # who skips epochs has ended them
         for source, cuts in world.store.cuts.items():

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, assert_never
 
 from penstock.core.causal.graph import Kind
 from penstock.core.causal.logs import Spilled
 from penstock.core.causal.reports import Start
-from penstock.core.machine.causal import CausalMachine
-from penstock.core.machine.causal_effects import (
+from penstock.core.control.global_hold import multiple_at
+from penstock.core.node.causal import CausalMachine
+from penstock.core.node.causal_effects import (
     CausalEffect,
     Checkpoint,
+    Contradicted,
     Flushed,
     ReadAgain,
     Recall,
@@ -27,11 +30,18 @@ from penstock.core.machine.causal_effects import (
     TellOpened,
     TellReport,
 )
-from penstock.core.machine.causal_source import CausalSource
-from penstock.core.machine.global_hold import multiple_at
-from penstock.core.machine.messages import Complete, Deliver, EndStep, Report, Send
-from penstock.core.machine.node import Outlet
-from penstock.core.progress.marks import EPOCH_END, WATERMARK_IDLE, Completion
+from penstock.core.node.messages import (
+    Complete,
+    Deliver,
+    EndStep,
+    Finish,
+    Message,
+    Report,
+    Send,
+)
+from penstock.core.node.options import NodeOptions, Outlet, Wiring
+from penstock.core.node.source import CausalSource
+from penstock.core.progress.marks import EPOCH_END, WATERMARK_END, WATERMARK_IDLE, Completion
 from penstock.core.time import Time
 from penstock.testing.simulator.guarantees import position_first
 from penstock.testing.simulator.loops import INSIDE, Travelling, entering, go_round
@@ -43,13 +53,13 @@ if TYPE_CHECKING:
 __all__ = ["Process", "outlets"]
 
 
-def outlets(world: World, node: int) -> list[Outlet]:
+def outlets(world: World, node: int) -> tuple[Outlet, ...]:
     """One link per node, to all its children, and one inside of its loop."""
     graph = world.shape.graph
     children = graph.children[node]
-    found = [Outlet(node, children)] if children else []
+    found: tuple[Outlet, ...] = (Outlet(node, children),) if children else ()
     if node in graph.units:
-        found.append(Outlet(INSIDE + node, graph.members[node], marked=False))
+        found += (Outlet(INSIDE + node, graph.members[node], marked=False),)
     return found
 
 
@@ -71,6 +81,7 @@ class Process:
         self.alive = True
         self.paused = 0
         self.zombie = False
+        self.host = world.host_of(node)
         self.reading = start is None
         self.epoch = 0
         self.writes: deque[tuple[str, Any]] = deque()
@@ -83,65 +94,46 @@ class Process:
         self._recalled = b""
         self.region: deque[Completion] = deque()
         """Epochs that are complete in the node's loop."""
+        self.machine = self._machine(incarnations, start)
+
+    def _machine(self, incarnations: dict[int, int], start: Start | None) -> CausalMachine:
+        world, node = self.world, self.node
         graph = world.shape.graph
-        mutant = world.mutant
+        inputs = {parent: [parent] for parent in graph.parents[node]}
+        wiring = Wiring(node, inputs, outlets(world, node), self.incarnation, incarnations)
+        options = NodeOptions(
+            logged=node not in graph.logless,
+            traced=node not in graph.untraced,
+            budget_bytes=world.shape.budget_bytes,
+        )
         if self.kind is Kind.SOURCE:
-            self.machine: CausalMachine = mutant.source(
-                node,
-                {},
-                outlets(world, node),
-                incarnation,
-                incarnations,
-                start=start,
-                budget_bytes=world.shape.budget_bytes,
-                logged=node not in graph.logless,
-                traced=node not in graph.untraced,
-            )
-            return
+            return CausalSource(wiring, options, start)
+        every = world.every.get(node)
+        options = replace(options, hold_after=None if world.hold is None else world.hold.epoch)
         checkpoint = None
-        logged = node not in graph.logless
-        every = world.shape.every.get(node)
-        hold_after = None if world.hold is None else world.hold.epoch
         if start is not None and node in world.store.checkpoints:
             kept = world.store.find(node, start.checkpoint or 0)
             checkpoint = kept.checkpoint
             self.vertex = kept.vertex.copy()
         if node in graph.units:
-            members = graph.members[node]
-            inputs = {parent: [parent] for parent in graph.parents[node]}
-            self.machine = mutant.loop(
-                node,
-                {**inputs, **{INSIDE + member: [member] for member in members}},
-                outlets(world, node),
-                incarnation,
-                incarnations,
-                frozenset(INSIDE + member for member in members),
-                start,
-                checkpoint,
-                world.shape.budget_bytes,
-                logged=logged,
-                checkpoint_every=every,
-                hold_after=hold_after,
+            inside = {INSIDE + member: [member] for member in graph.members[node]}
+            wiring = replace(wiring, inputs={**inputs, **inside})
+            options = replace(
+                options, inside=frozenset(inside), checkpoint_every=every, traced=True
             )
-            return
-        self.machine = mutant.machine(
-            node,
-            {parent: [parent] for parent in graph.parents[node]},
-            outlets(world, node),
-            incarnation,
-            incarnations,
+            return CausalMachine(wiring, options, start, checkpoint)
+        options = replace(
+            options,
             determined=node in graph.determined,
-            start=start,
-            checkpoint=checkpoint,
-            budget_bytes=world.shape.budget_bytes,
             stateful=self.kind in (Kind.STATEFUL, Kind.ORDERED),
             clean=self.kind is not Kind.SINK and graph.is_clean(node),
-            logged=logged,
             checkpoint_every=every if self.kind is Kind.STATEFUL else None,
             eager=world.shape.regimes.get(node) == "eager",
-            hold_after=hold_after,
-            traced=node not in graph.untraced,
         )
+        return CausalMachine(wiring, options, start, checkpoint)
+
+    def __str__(self) -> str:
+        return self.name
 
     @property
     def name(self) -> str:
@@ -165,62 +157,85 @@ class Process:
     def _perform(self, effect: CausalEffect) -> None:
         world = self.world
         machine = self.machine
-        if isinstance(effect, Send):
-            message = effect.message
-            world.monitor.sent(self, message)
-            if message.link >= INSIDE:
-                world.hub(self.node).sent(self, message.time.epoch)
-            world.network.send(self, message._replace(payload=self._fetch(message.payload)))
-        elif isinstance(effect, Deliver):
-            world.monitor.delivered(self, effect)
-            self._deliver(effect)
-        elif isinstance(effect, Recall):
-            self._recalled = effect.values
-        elif isinstance(effect, Report):
-            world.hub(self.node).closed(self, effect)
-        elif isinstance(effect, EndStep):
-            self.perform(machine.end_step())
-        elif isinstance(effect, Complete):
-            self._complete(effect)
-        elif isinstance(effect, ReadAgain):
-            world.monitor.read(self, effect.epoch)
-            rows = world.store.rows(self.node, effect.start, effect.end)
-            self._produce(rows, Time.root(effect.epoch))
-            self.perform(machine.end_step())
-        elif isinstance(effect, Restated):
-            world.monitor.restated(self, effect)
-            watermarks = dict.fromkeys(machine.outlets, effect.watermark_us)
-            self.perform(machine.restated(watermarks))
-        elif isinstance(effect, ResumeReading):
-            self.reading = True
-            self.epoch = effect.epoch
-            if not effect.begun:
-                self.epoch = self._later(effect.epoch)
-        elif isinstance(effect, StoreCut):
-            self.reading = False
-            self.writes.append(("cut", effect))
-        elif isinstance(effect, StoreDeterminants):
-            self.writes.append(("determinants", effect))
-        elif isinstance(effect, TakeCheckpoint):
-            vertex = self.vertex.copy()
-            if machine.clean and not world.mutant.keeps_rows:
-                vertex.epochs.clear()
-            self.writes.append(("checkpoint", (self._whole(effect), vertex)))
-        elif isinstance(effect, Flushed):
-            self.writes.append(("flushed", effect))
-        elif isinstance(effect, Spill):
-            payloads = [part.payload for part in effect.bundle.parts]
-            self._disk += payloads
-            places = range(len(self._disk) - len(payloads), len(self._disk))
-            machine.spilled(effect.child, effect.bundle.stamp, tuple(places))
-        elif isinstance(effect, TellReport):
-            world.tell("report", self, (effect.round, effect.report))
-        elif isinstance(effect, TellOpened):
-            world.tell("opened", self, (effect.child, effect.incarnation))
-        elif isinstance(effect, Recovered):
-            world.tell("recovered", self, None)
-        elif isinstance(effect, Retire):
-            self.alive = False
+        match effect:
+            case Send():
+                self._send(effect.message)
+            case Deliver():
+                world.monitor.delivered(self, effect)
+                self._deliver(effect)
+            case EndStep():
+                self.perform(machine.end_step())
+            case Complete():
+                self._complete(effect)
+            case Report():
+                world.hub(self.node).closed(self, effect)
+            case Recall():
+                self._recalled = effect.values
+            case ReadAgain():
+                self._read_again(effect)
+            case ResumeReading():
+                self.reading = True
+                self.epoch = effect.epoch if effect.begun else self._later(effect.epoch)
+            case Restated():
+                world.monitor.restated(self, effect)
+                watermarks = dict.fromkeys(machine.outlets, effect.watermark_us)
+                self.perform(machine.restated(watermarks))
+            case StoreCut():
+                self.reading = False
+                self.writes.append(("cut", effect))
+            case StoreDeterminants():
+                self.writes.append(("determinants", effect))
+            case TakeCheckpoint():
+                self._take_checkpoint(effect)
+            case Flushed():
+                self.writes.append(("flushed", effect))
+            case Spill():
+                self._spill(effect)
+            case TellReport():
+                world.tell("report", self, (effect.round, effect.report))
+            case TellOpened():
+                world.tell("opened", self, (effect.child, effect.incarnation))
+            case Recovered():
+                world.tell("recovered", self, None)
+            case Contradicted():
+                world.count("contradiction")
+                world.tell("contradicted", self, effect.reason)
+            case Retire():
+                self.alive = False
+            case Finish():
+                pass  # a run ends when every sink has published the end of the stream
+            case _:
+                assert_never(effect)
+
+    def _send(self, message: Message) -> None:
+        self.world.monitor.sent(self, message)
+        if message.link >= INSIDE:
+            self.world.hub(self.node).sent(self, message.time.epoch)
+        if isinstance(message.payload, Spilled):
+            message = message._replace(payload=self._fetch(message.payload))
+        self.world.network.send(self, message)
+
+    def _read_again(self, effect: ReadAgain) -> None:
+        self.world.monitor.read(self, effect.epoch)
+        rows = self.world.store.rows(self.node, effect.start, effect.end)
+        self._produce(rows, Time.root(effect.epoch))
+        self.perform(self.machine.end_step())
+
+    def _take_checkpoint(self, effect: TakeCheckpoint) -> None:
+        vertex = self.vertex.copy()
+        if self.machine.clean:
+            vertex.epochs.clear()
+        self.writes.append(("checkpoint", (self._whole(effect), vertex)))
+
+    def _spill(self, effect: Spill) -> None:
+        payloads = [part.payload for part in effect.bundle.parts]
+        self._disk += payloads
+        places = range(len(self._disk) - len(payloads), len(self._disk))
+        self.machine.spilled(effect.child, effect.bundle.stamp, tuple(places))
+
+    def contradict(self) -> None:
+        """Let the machine find that it cannot repeat what others know."""
+        self.perform(self.machine.contradict("a fault of the simulator's"))
 
     def _deliver(self, effect: Deliver) -> None:
         rows: Any = effect.payload
@@ -292,16 +307,19 @@ class Process:
         noise = self._noise([of_epoch(effect.epoch)])
         out = tuple((i, value + noise) for i, value in out)
         self.world.monitor.completed(self, effect, rows)
-        if self.kind is Kind.SINK and not self.world.publish(self, effect, rows):
+        store = self.world.store
+        if self.kind is Kind.SINK and not store.publish(self.node, self.incarnation, effect, rows):
             self.alive = False
             return
         self._produce(out, time)
         machine = self.machine
-        machine.checkpoint_due = machine.checkpoint_due or self.world.wants_checkpoint(
-            self, effect.epoch
-        )
+        if not machine.checkpoints.due:
+            machine.checkpoints.due = self.world.wants_checkpoint(self, effect.epoch)
         watermarks = dict.fromkeys(machine.outlets, effect.watermark_us)
-        self.perform(machine.completed(effect.epoch, watermarks, effect.cut_us))
+        cut_us = effect.cut_us
+        if self.kind is Kind.SOURCE and self.world.cluster is not None:
+            cut_us = self.world.cluster.clock_us(self.host)
+        self.perform(machine.completed(effect.epoch, watermarks, cut_us))
 
     # -- sources ---------------------------------------------------------------------------------
 
@@ -316,6 +334,8 @@ class Process:
             return
         if self.epoch == EPOCH_END or random.random() < shape.cut_share:
             watermark_us: int | None = machine.offset or None
+            if self.epoch == EPOCH_END and machine.offset % 2:
+                watermark_us = WATERMARK_END
             if random.random() < 0.15:
                 watermark_us = WATERMARK_IDLE
             self.perform(machine.cut(self.epoch, watermark_us, machine.offset))
@@ -336,7 +356,7 @@ class Process:
     def _noted_first(self, end: int, epoch: int) -> bool:
         """Where rows may be lost: note how far it has read before they leave; False: refused."""
         world = self.world
-        if not position_first(world.shape, self.node) or world.mutant.reads_again:
+        if not position_first(world.shape, self.node):
             return True
         self.alive = world.store.allowed(self.node, self.incarnation)
         if self.alive:
@@ -376,7 +396,7 @@ class Process:
         """The store has performed the oldest write."""
         what, value = self.writes.popleft()
         store = self.world.store
-        if not (store.allowed(self.node, self.incarnation) or self.world.mutant.stale_writes):
+        if not store.allowed(self.node, self.incarnation):
             self.alive = False
             return
         if what == "checkpoint":
@@ -391,7 +411,7 @@ class Process:
             if self.alive:
                 self.perform(self.machine.determinants_stored(value.diffs[-1][0].stamp))
         else:
-            self.world.cut(self, value)
+            store.cut(self.node, value)
             if self.alive and isinstance(self.machine, CausalSource):
                 self.reading = value.epoch < EPOCH_END
                 self.epoch = self._later(value.epoch + 1)

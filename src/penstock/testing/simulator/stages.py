@@ -13,7 +13,7 @@ from random import Random
 
 from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.core.causal.reports import Cut
-from penstock.core.progress.marks import WATERMARK_IDLE
+from penstock.core.progress.marks import WATERMARK_END, WATERMARK_IDLE
 
 __all__ = [
     "Row",
@@ -75,6 +75,10 @@ class Shape:
     """(Global checkpoints) whether sources never leave out the epochs of checkpoints."""
     functions: Mapping[int, Kind] = field(default_factory=dict)
     """What nodes are, where recovery takes them for less."""
+    links: Mapping[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    """(Planned flows) per node its branches: each gets every row, at one of its nodes."""
+    hosts: Mapping[int, int] = field(default_factory=dict)
+    """(Planned flows) the host of each node."""
     whole: CausalGraph = field(init=False)
     """The graph with what goes from sinks to sources."""
 
@@ -100,7 +104,7 @@ class Shape:
         return Vertex(kind, node, self.modes[node], self.holds(node), quiet)
 
     def is_forced(self, epoch: int) -> bool:
-        """Whether an epoch may be complete because checkpoints are due, though nobody cut it."""
+        """Whether an epoch may be complete because checkpoints are due, though no source cut it."""
         every = self.global_every
         return every is not None and not self.cuts_multiples and (epoch + 1) % every == 0
 
@@ -119,10 +123,12 @@ def distribute(shape: Shape, node: int, rows: Rows) -> dict[int, Rows]:
     if mode == "broadcast":
         return dict.fromkeys(children, rows)
     parts: dict[int, list[Row]] = {}
+    branches = shape.links.get(node, (children,))
     for row in rows:
         if mode == "filter" and row[0] >> 2 & 1:
             continue
-        parts.setdefault(children[(row[0] >> 5) % len(children)], []).append(row)
+        for branch in branches:
+            parts.setdefault(branch[(row[0] >> 5) % len(branch)], []).append(row)
     return {child: tuple(parts[child]) for child in sorted(parts)}
 
 
@@ -280,33 +286,54 @@ def expected(
 
 def watermark_at(shape: Shape, cuts: Mapping[int, list[Cut]], node: int, epoch: int) -> int | None:
     """The watermark of a node after an epoch, from the sources' cuts alone."""
-    graph = shape.graph
-    kind = graph.kinds[node]
-    if node in shape.pairs:
-        return watermark_at(shape, cuts, shape.pairs[node], epoch)
-    if kind is Kind.SOURCE:
-        past = [cut.watermark_us for cut in cuts[node] if cut.epoch <= epoch]
-        return past[-1] if past else None
-    if kind not in (Kind.STATEFUL, Kind.ORDERED):
-        return _least(shape, cuts, node, epoch)
-    greatest: int | None = None
-    for past_epoch in epochs_of(shape, cuts, node):
-        if past_epoch > epoch:
-            break
-        least = _least(shape, cuts, node, past_epoch)
-        if least is not None and least != WATERMARK_IDLE:
-            greatest = least if greatest is None else max(greatest, least)
-    return greatest
+    return _Watermarks(shape, cuts).at(node, epoch)
 
 
-def _least(shape: Shape, cuts: Mapping[int, list[Cut]], node: int, epoch: int) -> int | None:
-    graph = shape.graph
-    parents = [parent for member in graph.members[node] for parent in graph.parents[member]]
-    above = [watermark_at(shape, cuts, parent, epoch) for parent in parents]
-    known = [watermark for watermark in above if watermark is not None]
-    if len(known) < len(above):
-        return None
-    return min((w for w in known if w != WATERMARK_IDLE), default=WATERMARK_IDLE)
+class _Watermarks:
+    """Watermarks that follow from some cuts, each found once."""
+
+    def __init__(self, shape: Shape, cuts: Mapping[int, list[Cut]]) -> None:
+        self.shape = shape
+        self.cuts = cuts
+        self._known: dict[tuple[int, int], int | None] = {}
+
+    def at(self, node: int, epoch: int) -> int | None:
+        key = (node, epoch)
+        if key not in self._known:
+            self._known[key] = self._find(node, epoch)
+        return self._known[key]
+
+    def _find(self, node: int, epoch: int) -> int | None:
+        kind = self.shape.graph.kinds[node]
+        if node in self.shape.pairs:
+            return self.at(self.shape.pairs[node], epoch)
+        if kind is Kind.SOURCE:
+            past = [cut.watermark_us for cut in self.cuts[node] if cut.epoch <= epoch]
+            return past[-1] if past else None
+        if kind not in (Kind.STATEFUL, Kind.ORDERED):
+            return self._least(node, epoch)
+        greatest: int | None = None
+        for past_epoch in epochs_of(self.shape, self.cuts, node):
+            if past_epoch > epoch:
+                break
+            least = self._least(node, past_epoch)
+            if least is not None and least != WATERMARK_IDLE:
+                greatest = least if greatest is None else max(greatest, least)
+        return greatest
+
+    def _least(self, node: int, epoch: int) -> int | None:
+        graph = self.shape.graph
+        above = [
+            self.at(parent, epoch)
+            for member in graph.members[node]
+            for parent in graph.parents[member]
+        ]
+        if None in above:
+            return None
+        known = [watermark for watermark in above if watermark is not None]
+        busy = [one for one in known if one not in (WATERMARK_IDLE, WATERMARK_END)]
+        ended = bool(known) and WATERMARK_IDLE not in known
+        return min(busy, default=WATERMARK_END if ended else WATERMARK_IDLE)
 
 
 def fresh(shape: Shape) -> dict[int, Vertex]:
@@ -314,8 +341,11 @@ def fresh(shape: Shape) -> dict[int, Vertex]:
     return {node: shape.vertex(node) for node in shape.graph.order}
 
 
-def random_shape(random: Random) -> Shape:
-    """A layered graph without cycles: sources, one to three inner layers, sinks."""
+def random_shape(random: Random, twice: bool = False) -> Shape:
+    """A layered graph without cycles: sources, one to three inner layers, sinks.
+
+    Some have a loop; with ``twice`` all have two, side by side or one after the other.
+    """
     layers: list[list[int]] = []
     kinds: dict[int, Kind] = {}
     modes: dict[int, str] = {}
@@ -325,16 +355,16 @@ def random_shape(random: Random) -> Shape:
     inner = random.choice((1, 2, 2, 3))
     sizes = [random.choice((1, 2, 2)), *(random.choice((1, 1, 2, 2)) for _ in range(inner)), 1]
     sizes[-1] = random.choice((1, 2))
-    loop = random.randint(1, inner) if random.random() < 0.25 else 0
-    if loop:
-        sizes[loop] = random.choice((2, 2, 3))
+    loops = _two_loops(random, inner) if twice else _one_loop(random, inner)
+    for depth, members in loops.items():
+        sizes[depth] = len(members)
     number = 0
     for depth, size in enumerate(sizes):
         layer = []
-        for _ in range(size):
-            kinds[number], modes[number] = _random_node(random, depth, loop, len(sizes))
-            if depth and depth == loop:
-                units[number] = 0
+        for place in range(size):
+            kinds[number], modes[number] = _random_node(random, depth, loops, len(sizes))
+            if depth in loops:
+                units[number] = loops[depth][place]
             layer.append(number)
             number += 1
         layers.append(layer)
@@ -345,12 +375,12 @@ def random_shape(random: Random) -> Shape:
             if depth > 1 and random.random() < 0.15:
                 chosen.append(random.choice(layers[depth - 2]))
             parents[node] = tuple(sorted(set(chosen)))
-        if depth == loop and random.random() < 0.4:
+        if depth in loops and random.random() < 0.4:
             parents[random.choice(layers[depth])] = ()
         for other in above:
             if any(other in parents.get(node, ()) for node in layers[depth]):
                 continue
-            if depth - 1 != loop or not loop or random.random() < 0.5:
+            if depth - 1 not in loops or twice or random.random() < 0.5:
                 node = random.choice(layers[depth])
                 parents[node] = tuple(sorted({*parents[node], other}))
     unrepeatable = _random_unrepeatable(random, CausalGraph(kinds, parents, units), kinds, modes)
@@ -370,13 +400,32 @@ def random_shape(random: Random) -> Shape:
     )
 
 
-def _random_node(random: Random, depth: int, loop: int, layers: int) -> tuple[Kind, str]:
+Loops = dict[int, tuple[int, ...]]
+"""Per layer that is in loops: the unit of each of its nodes."""
+
+
+def _one_loop(random: Random, inner: int) -> Loops:
+    """A loop, now and then."""
+    depth = random.randint(1, inner) if random.random() < 0.25 else 0
+    return {depth: (0,) * random.choice((2, 2, 3))} if depth else {}
+
+
+def _two_loops(random: Random, inner: int) -> Loops:
+    """Two loops, in one layer or in two."""
+    first, second = ((unit,) * random.choice((2, 2, 3)) for unit in (0, 1))
+    if inner < 2 or random.random() < 0.4:
+        return {random.randint(1, inner): first + second}
+    above, below = sorted(random.sample(range(1, inner + 1), 2))
+    return {above: first, below: second}
+
+
+def _random_node(random: Random, depth: int, loops: Loops, layers: int) -> tuple[Kind, str]:
     mode = random.choice(("split", "split", "filter", "broadcast"))
     if depth == 0:
         return Kind.SOURCE, mode
     if depth == layers - 1:
         return Kind.SINK, mode
-    if depth == loop:
+    if depth in loops:
         return Kind.STATEFUL, "loop"
     inner = (Kind.STATELESS, Kind.STATELESS, Kind.STATELESS, Kind.STATEFUL, Kind.ORDERED)
     return random.choice(inner), mode

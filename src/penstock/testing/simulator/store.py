@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from random import Random
+from typing import Any, NamedTuple
 
 from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.diffs import Diff
 from penstock.core.causal.graph import Kind
 from penstock.core.causal.reports import Cut, Report, Saved, Stored
-from penstock.core.causal.retention import durable_epochs, keep_from, keeps_determinant
+from penstock.core.causal.retention import durable_epochs, keep_from, keeps_determinant, publishable
 from penstock.core.causal.times import Stamp
-from penstock.core.machine.causal_effects import Checkpoint
-from penstock.core.machine.recovery import Record
+from penstock.core.control.recovery import Record
+from penstock.core.node.causal_effects import Checkpoint, StoreCut
+from penstock.core.node.messages import Complete
+from penstock.testing.simulator.disk import torn_cuts, torn_determinants
 from penstock.testing.simulator.stages import Row, Rows, Shape, Vertex, source_rows
+from penstock.testing.simulator.violations import Violation
 
 __all__ = ["Kept", "Store"]
 
@@ -76,6 +80,50 @@ class Store:
         """Refuse every other incarnation from now on."""
         self.fences.update(incarnations)
 
+    def cut(self, node: int, effect: StoreCut) -> None:
+        """A source's epoch ends, durably."""
+        cuts = self.cuts[node]
+        if cuts and effect.epoch <= cuts[-1].epoch:
+            raise Violation("exactly-once", f"source {node} cut {effect.epoch} after {cuts[-1]}")
+        cuts.append(Cut(effect.epoch, effect.offset, effect.watermark_us))
+
+    def publish(self, node: int, incarnation: int, effect: Complete, rows: list[Row]) -> bool:
+        """A sink has an epoch: it publishes it, or stages it until it may.
+
+        Both are atomic, idempotent, and refused to those who were replaced.
+        """
+        epoch = effect.epoch
+        if not self.allowed(node, incarnation):
+            return False
+        published = self.published[node]
+        if epoch in published and published[epoch] != rows:
+            raise Violation(
+                "exactly-once",
+                f"sink {node} published epoch {epoch} again as {rows}, not {published[epoch]}",
+            )
+        if epoch not in published and epoch < max(published, default=-1):
+            raise Violation("exactly-once", f"sink {node} published {epoch} too late")
+        self.watermarks[node][epoch] = effect.watermark_us
+        if node in self.shape.graph.tainted:
+            self.staged[node][epoch] = rows
+        else:
+            published[epoch] = rows
+        return True
+
+    def may_publish(self, sink: int) -> bool:
+        """Whether a sink has staged what no node goes back behind any more."""
+        return bool(self._due(sink))
+
+    def publish_staged(self, sink: int) -> None:
+        """Publish it."""
+        for epoch in self._due(sink):
+            self.published[sink][epoch] = self.staged[sink].pop(epoch)
+
+    def _due(self, sink: int) -> list[int]:
+        graph = self.shape.graph
+        last = publishable(graph, sink, self.stored(graph.together[sink]))
+        return sorted(epoch for epoch in self.staged[sink] if last is None or epoch <= last)
+
     def keep(self, node: int, checkpoint: Checkpoint, vertex: Vertex) -> None:
         """A checkpoint is durable."""
         self._key += 1
@@ -98,15 +146,13 @@ class Store:
             self.determinants[node] = [d for d in self.determinants[node] if d[0].stamp <= trim]
             self.through[node] = max(through, self.through.get(node, -1))
 
-    def forget(
-        self, lows: Mapping[int, int], keeps: Callable[..., dict[int, int]] = keep_from
-    ) -> None:
+    def forget(self, lows: Mapping[int, int]) -> None:
         """Drop checkpoints that no recovery asks for, and determinants before the oldest."""
         graph = self.shape.graph
         durable = durable_epochs(graph, self.stored(graph.order))
         for node in self.acknowledged:
             self.acknowledged[node] = max(self.acknowledged[node], lows[node])
-        for node, epoch in keeps(graph, *durable, *self.shape.kept).items():
+        for node, epoch in keep_from(graph, *durable, *self.shape.kept).items():
             self.checkpoints[node] = [
                 k for k in self.checkpoints[node] if k.checkpoint.report.completed >= epoch
             ]
@@ -121,6 +167,18 @@ class Store:
             self.determinants[node] = [
                 d for d in self.determinants[node] if keeps_determinant(d, lows[node])
             ]
+
+    def tear(self, node: int, what: str, value: Any, random: Random) -> None:
+        """A machine failed while it appended to a log: the log reads as before."""
+        if what == "cut":
+            kept: Sequence[object] = self.cuts[node]
+            last = Cut(value.epoch, value.offset, value.watermark_us)
+            found: Sequence[object] = torn_cuts(self.cuts[node], last, random)
+        else:
+            kept = self.determinants[node]
+            found = torn_determinants(self.determinants[node], value.diffs, random)
+        if list(found) != list(kept):
+            raise Violation("store", f"the log of {node} reads {found} after a torn write")
 
     def persisted(self, source: int, completed: int) -> tuple[int, int, int | None] | None:
         """What a source reads after an epoch: the next one, where its rows end, its watermark."""

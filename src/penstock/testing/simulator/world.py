@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from penstock.core.causal.diffs import show_diff
 from penstock.core.causal.graph import Kind
-from penstock.core.causal.reports import Cut
-from penstock.core.causal.retention import durable_epochs, publishable, rollback_from
-from penstock.core.machine.causal_effects import Flushed, StoreCut
-from penstock.core.machine.global_hold import GlobalHold
-from penstock.core.machine.messages import MARK, Complete, Message
-from penstock.core.machine.recovery import (
+from penstock.core.causal.retention import durable_epochs, low_epochs, rollback_from
+from penstock.core.control.global_hold import GlobalHold
+from penstock.core.control.recovery import (
     Collect,
     Fence,
     FenceStore,
@@ -27,24 +23,28 @@ from penstock.core.machine.recovery import (
     StartNode,
     Truncate,
 )
+from penstock.core.node.causal_effects import Flushed
+from penstock.core.node.messages import Message
 from penstock.core.progress.marks import EPOCH_END
 from penstock.errors import PenstockError
+from penstock.testing.simulator.cases import Case
 from penstock.testing.simulator.faults import plan_faults, strike
-from penstock.testing.simulator.guarantees import with_guarantees
+from penstock.testing.simulator.flows import flow_of
+from penstock.testing.simulator.guarantees import position_first
+from penstock.testing.simulator.hosts import TICK, Cluster, Every
 from penstock.testing.simulator.loops import Hub
-from penstock.testing.simulator.monitor import Monitor, Violation
-from penstock.testing.simulator.network import Channel, Network
+from penstock.testing.simulator.monitor import Monitor
+from penstock.testing.simulator.network import Channel, Network, note_message
 from penstock.testing.simulator.process import Process
-from penstock.testing.simulator.regimes import with_regimes
-from penstock.testing.simulator.stages import Row, Shape, mix, random_shape
+from penstock.testing.simulator.stages import Shape, mix
 from penstock.testing.simulator.store import Store
-
-if TYPE_CHECKING:
-    from penstock.testing.simulator.mutants import Mutant
+from penstock.testing.simulator.violations import Violation
 
 __all__ = ["World"]
 
 STEPS_MAX = 20_000
+IDLE_MAX = 2_000
+"""Ticks in which nothing happens before a rough run is taken for stuck."""
 
 
 class Resume(NamedTuple):
@@ -53,27 +53,23 @@ class Resume(NamedTuple):
     epoch: int
 
 
+def _on_store(effect: RecoveryEffect) -> bool:
+    return isinstance(effect, Persist | FenceStore | Collect)
+
+
 class World:
     """One simulated run."""
 
     def __init__(
         self,
-        seed: int,
-        mutant: Mutant,
+        case: Case,
         trace: list[str] | None = None,
         shape: Shape | None = None,
-        mixed: bool = False,
-        promised: bool = False,
     ) -> None:
-        self.random = Random(seed)
-        self.mutant = mutant
+        self.random = Random(case.seed)
         self.trace = trace
-        self.shape = shape or random_shape(self.random)
-        if mixed:
-            self.shape = with_regimes(self.shape, self.random)
-        if promised and not self.shape.graph.unrepeatable:
-            self.shape = with_guarantees(self.shape, self.random)
-        self.mixed = mixed
+        self.shape = shape or flow_of(case, self.random)
+        self.mixed = case.mixed
         self.hold: GlobalHold | None = None
         self._hold_everybody({})
         self.store = Store(self.shape)
@@ -81,6 +77,17 @@ class World:
         self.monitor = Monitor(self)
         self.faults: Counter[str] = Counter()
         self.steps = 0
+        self.every = dict(self.shape.every)
+        """The present plan: how many epochs from checkpoint to checkpoint."""
+        self.store_until = 0
+        """Before this step the store refuses writes, or is slow."""
+        self.store_slow = False
+        self._stalled: list[RecoveryEffect] = []
+        """What the controller could not do because the store refused."""
+        self._idle_ticks = 0
+        self.controller: RecoveryMachine | None = self._new_controller()
+        self.cluster = Cluster(self) if case.rough else None
+        """(Rough runs) the hosts, and the driver's knowledge of them."""
         graph = self.shape.graph
         zero = dict.fromkeys(graph.order, 0)
         self.processes: dict[int, Process] = {}
@@ -90,19 +97,18 @@ class World:
         self._hubs = {
             unit: Hub(self, graph.members[node], zero, -1) for node, unit in graph.units.items()
         }
-        self.controller: RecoveryMachine | None = self._new_controller()
         self.controller_steps: int | None = None
         """After how many more effects the controller dies."""
         self.to_controller: deque[tuple[str, int, int, Any]] = deque()
-        self.to_nodes: dict[int, deque[tuple[int, RecoveryEffect | Resume]]] = {
+        self.to_nodes: dict[int, deque[tuple[int, RecoveryEffect | Resume | Every]]] = {
             node: deque() for node in graph.order
         }
         self.detections: list[tuple[int, int]] = []
         self.starting: list[StartNode] = []
         self.pending: list[tuple[int, str]] = []
         """Faults to come: when, and of which class."""
-        self.waiting = 0
-        """Faults that happen during the next recovery."""
+        self.waiting: list[str] = []
+        """Classes of faults that happen during the next recovery."""
         self.laggards: frozenset[tuple[int, int]] = frozenset()
         """Edges that are slow."""
         self.salt = self.random.getrandbits(16)
@@ -131,9 +137,14 @@ class World:
             raise Violation("Eventuality", f"no end after {STEPS_MAX} steps")
         if self.pending and self.steps >= self.pending[0][0]:
             strike(self, self.pending.pop(0)[1])
+        if self.cluster is not None and self.steps % TICK == 0:
+            self._tick(self.cluster)
         choices = self.choices()
+        if not choices and self.cluster is not None:
+            return self._idle(self.cluster)
+        self._idle_ticks = 0
         if not choices:
-            if self.pending and self.pending[0][1] != "during_recovery":
+            if self.pending and not self.pending[0][1].endswith("during_recovery"):
                 self.steps = max(self.steps, self.pending[0][0])
                 return True
             return False
@@ -141,50 +152,103 @@ class World:
         action(argument)
         return True
 
+    def _tick(self, cluster: Cluster) -> None:
+        """Time passes for hosts and connections."""
+        mended = self.network.links.mended(self.steps)
+        if mended:
+            self.network.reconnect(mended)
+        cluster.tick()
+
+    def _idle(self, cluster: Cluster) -> bool:
+        """Nothing can happen but that time passes; False when that changes nothing, either."""
+        waits = self.steps < self.store_until or self.network.links.dead or self.pending
+        self._idle_ticks += 1
+        if (self.quiet and not waits and not cluster.busy) or self._idle_ticks > IDLE_MAX:
+            return False
+        self.steps += TICK - self.steps % TICK - 1
+        return True
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no node is still recovering."""
+        return self.controller is not None and self.controller.quiet
+
+    @property
+    def _store_refuses(self) -> bool:
+        return self.steps < self.store_until and not self.store_slow
+
+    @property
+    def store_works(self) -> bool:
+        """Whether the store takes writes just now."""
+        if self.steps >= self.store_until:
+            return True
+        return self.store_slow and self.random.random() < 0.1
+
     def choices(self) -> list[tuple[Callable[[Any], None], Any]]:
         """Everything that can happen now."""
-        found: list[tuple[Callable[[Any], None], Any]] = []
+        deliver = self.network.deliver
         late: list[Channel] = []
-        for channel in self.network.busy():
-            if (channel.sender.node, channel.target) in self.laggards:
-                late.append(channel)
-            else:
-                found.append((self.network.deliver, channel))
+        cluster = self.cluster
+        stores = self.store_works
+        busy = self.network.busy() if cluster is None else self.network.reachable(cluster, stores)
+        if self.laggards:
+            slow = self.laggards
+            late = [c for c in busy if (c.sender.node, c.target) in slow]
+            busy = [c for c in busy if (c.sender.node, c.target) not in slow]
+        found: list[tuple[Callable[[Any], None], Any]] = [(deliver, channel) for channel in busy]
         if late and (not found or self.random.random() < 0.15):
-            found += [(self.network.deliver, channel) for channel in late]
+            found += [(deliver, channel) for channel in late]
+        source = Kind.SOURCE
         for process in (*self.processes.values(), *self.zombies):
-            if process.writes:
+            if process.writes and stores:
                 found.append((self._write, process))
-            if not process.alive:
+            if not process.alive or (cluster is not None and cluster.is_frozen(process.host)):
                 continue
             if process.paused:
                 found.append((self._wake, process))
                 continue
             if process.region:
                 found.append((self._completed_inside, process))
-            if process.kind is Kind.SOURCE and process.readable:
+            reads = process.kind is source and process.reading and process.readable
+            if reads and (stores or not position_first(self.shape, process.node)):
                 found.append((self._read, process))
-        for node, queue in self.to_nodes.items():
-            if queue:
-                found.append((self._told, node))
+        found += [
+            (self._told, node)
+            for node, queue in self.to_nodes.items()
+            if queue and self._hears(node)
+        ]
+        if not stores:
+            if self.to_controller and self.controller is not None:
+                found.append((self._hear, None))
+            return found
         if self.controller is None:
             found.append((self._restart_controller, None))
         else:
+            if self._stalled:
+                found.append((self._try_again, None))
             if self.to_controller:
                 found.append((self._hear, None))
                 found.append((self._hear, None))
             for number in range(len(self.detections)):
                 found.append((self._detect, number))
             for sink, staged in self.store.staged.items():
-                if staged and self.controller.quiet and self._may_publish(sink):
-                    found.append((self._publish_staged, sink))
+                if staged and self.controller.quiet and self.store.may_publish(sink):
+                    found.append((self.store.publish_staged, sink))
             if found and self.random.random() < self.truncate_share:
                 found.append((self._truncate, None))
         if self.switch_share and found and self.random.random() < self.switch_share:
             found.append((self._switch, self.random.choice(sorted(self.shape.switched))))
-        for number in range(len(self.starting)):
-            found.append((self._spawn, number))
+        for number, effect in enumerate(self.starting):
+            if cluster is None or cluster.can_run(effect.node):
+                found.append((self._spawn, number))
         return found
+
+    def _hears(self, node: int) -> bool:
+        """Whether what is told to a node reaches it now."""
+        if self.cluster is None:
+            return True
+        process = self.find(node, self.to_nodes[node][0][0])
+        return process is None or not self.cluster.is_frozen(process.host)
 
     def find(self, node: int, incarnation: int) -> Process | None:
         """The process of an incarnation, if it is there."""
@@ -201,7 +265,7 @@ class World:
     def receive(self, process: Process, message: Message) -> None:
         """A message arrives at a process."""
         if self.trace is not None:
-            self.note_message("gets", process, message)
+            note_message(self, "gets", process, message)
         self._guarded(process, lambda: self._receive(process, message))
 
     def _receive(self, process: Process, message: Message) -> None:
@@ -247,51 +311,6 @@ class World:
             process.machine.logged = not process.machine.logged
             self.note(f"{process.name} {'keeps' if process.machine.logged else 'keeps no'} log")
 
-    def cut(self, process: Process, effect: StoreCut) -> None:
-        """A source's epoch ends, durably."""
-        cuts = self.store.cuts[process.node]
-        if cuts and effect.epoch <= cuts[-1].epoch:
-            raise Violation("exactly-once", f"{process.name} cut {effect.epoch} after {cuts[-1]}")
-        cuts.append(Cut(effect.epoch, effect.offset, effect.watermark_us))
-
-    def publish(self, process: Process, effect: Complete, rows: list[Row]) -> bool:
-        """A sink has an epoch: it publishes it, or stages it until it may.
-
-        Both are atomic, idempotent, and refused to those who were replaced.
-        """
-        store = self.store
-        epoch = effect.epoch
-        if not (store.allowed(process.node, process.incarnation) or self.mutant.stale_writes):
-            return False
-        published = store.published[process.node]
-        if epoch in published and published[epoch] != rows:
-            raise Violation(
-                "exactly-once",
-                f"{process.name} published epoch {epoch} again as {rows}, not {published[epoch]}",
-            )
-        if epoch not in published and epoch < max(published, default=-1):
-            raise Violation("exactly-once", f"{process.name} published {epoch} too late")
-        store.watermarks[process.node][epoch] = effect.watermark_us
-        if process.node in self.shape.graph.tainted and not self.mutant.publishes_at_once:
-            store.staged[process.node][epoch] = rows
-        else:
-            published[epoch] = rows
-        return True
-
-    def _may_publish(self, sink: int) -> bool:
-        graph = self.shape.graph
-        last = publishable(graph, sink, self.store.stored(graph.order))
-        return last is None or min(self.store.staged[sink]) <= last
-
-    def _publish_staged(self, sink: int) -> None:
-        """Publish what nobody goes back behind any more."""
-        store = self.store
-        graph = self.shape.graph
-        last = publishable(graph, sink, store.stored(graph.order))
-        due = [epoch for epoch in store.staged[sink] if last is None or epoch <= last]
-        for epoch in sorted(due):
-            store.published[sink][epoch] = store.staged[sink].pop(epoch)
-
     def wants_checkpoint(self, process: Process, epoch: int) -> bool:
         """Whether to take a checkpoint after this epoch; who may go back together does so too."""
         graph = self.shape.graph
@@ -306,7 +325,9 @@ class World:
     # -- control ---------------------------------------------------------------------------------
 
     def tell(self, what: str, process: Process, value: Any) -> None:
-        """A node's word to the controller."""
+        """A node's word to the controller, who refuses those that it has declared lost."""
+        if self.cluster is not None and self.cluster.refuses(process.host):
+            return
         self.to_controller.append((what, process.node, process.incarnation, value))
 
     def _hear(self, _: None) -> None:
@@ -325,6 +346,8 @@ class World:
                 self._flushed(node, value)
         elif what == "started":
             self.control(controller.started(node, incarnation))
+        elif what == "contradicted":
+            self.control(controller.contradicted(node, incarnation, value))
         else:
             self.control(controller.recovered(node, incarnation))
 
@@ -333,26 +356,37 @@ class World:
         if self.controller is not None:
             self.note(f"controller finds {node}#{incarnation} lost")
             self.control(self.controller.lost({node: incarnation}))
-            if self.waiting:
-                self.waiting -= 1
-                when = self.steps + self.random.randint(1, 60)
-                self.pending = sorted([*self.pending, (when, "during_recovery")])
+            self._recovery_begun()
+
+    def _recovery_begun(self) -> None:
+        """A fault that waited for a recovery happens soon."""
+        if self.waiting:
+            what = self.waiting.pop(0)
+            when = self.steps + self.random.randint(1, 60)
+            self.pending = sorted([*self.pending, (when, what)])
+
+    def lose(self, nodes: Iterable[int]) -> None:
+        """The present incarnations of some nodes are lost, or have to move."""
+        if self.controller is not None:
+            now = self.controller.record.incarnations
+            self.control(self.controller.lost({node: now[node] for node in nodes}))
+            self._recovery_begun()
 
     def _truncate(self, _: None) -> None:
         if self.controller is None or self.controller.record.limits:
             return
         graph = self.shape.graph
         stored = self.store.stored(graph.order)
-        lows = self.mutant.lows(graph, *durable_epochs(graph, stored), *self.shape.kept)
+        lows = low_epochs(graph, *durable_epochs(graph, stored), *self.shape.kept)
         self.monitor.truncated(lows, stored)
-        self.store.forget(lows, self.mutant.keeps)
+        self.store.forget(lows)
         self.control(self.controller.truncate_due(lows))
 
     # -- global checkpoints ----------------------------------------------------------------------
 
     def _new_controller(self) -> RecoveryMachine:
         together = self.shape.global_every is not None
-        return self.mutant.recovery(self.shape.graph, self.store.record, all_together=together)
+        return RecoveryMachine(self.shape.graph, self.store.record, all_together=together)
 
     def _hold_everybody(self, starts: Mapping[int, int]) -> None:
         """Everybody holds its input after the next multiple."""
@@ -361,14 +395,14 @@ class World:
             kinds = self.shape.graph.kinds
             fed = [node for node, kind in kinds.items() if kind is not Kind.SOURCE]
             ahead = {node: starts.get(node, -1) for node in fed}
-            self.hold = self.mutant.hold(fed, every, min(ahead.values()), ahead)
+            self.hold = GlobalHold(fed, every, min(ahead.values()), ahead)
 
     def _flushed(self, node: int, said: Flushed) -> None:
         following = None if self.hold is None else self.hold.flushed(node, said)
         if following is not None:
             self.note(f"controller lets everybody go on to {following}")
             for other in self.shape.graph.order:
-                self._queue_for(other, Resume(following))
+                self.tell_node(other, Resume(following))
 
     def rollback(self) -> bool:
         """A person wants a region to go back."""
@@ -389,6 +423,9 @@ class World:
 
     def control(self, effects: list[RecoveryEffect]) -> None:
         """Perform the controller's effects; it may die between any two of them."""
+        if self._stalled or (self._store_refuses and any(map(_on_store, effects))):
+            self._stalled += effects
+            return
         starts = [effect for effect in effects if isinstance(effect, StartNode)]
         if starts:
             self._hold_everybody({e.node: e.start.completed for e in starts})
@@ -403,7 +440,7 @@ class World:
             if isinstance(effect, Persist):
                 self.store.record = effect.record
             elif isinstance(effect, FenceStore):
-                self.note(f"store refuses all but {dict(effect.incarnations)}")
+                self.note("store refuses all but", dict(effect.incarnations))
                 self.store.fence(effect.incarnations)
             elif isinstance(effect, Collect):
                 if self.controller is not None:
@@ -416,11 +453,15 @@ class World:
             elif isinstance(effect, StartNode):
                 self.starting.append(effect)
             elif isinstance(effect, Truncate | Fence):
-                self._queue_for(effect.node, effect)
+                self.tell_node(effect.node, effect)
             elif isinstance(effect, OpenEdge):
-                self._queue_for(effect.sender, effect)
+                self.tell_node(effect.sender, effect)
 
-    def _queue_for(self, node: int, effect: RecoveryEffect | Resume) -> None:
+    def _try_again(self, _: None) -> None:
+        effects, self._stalled = self._stalled, []
+        self.control(effects)
+
+    def tell_node(self, node: int, effect: RecoveryEffect | Resume | Every) -> None:
         self.to_nodes[node].append((self.store.record.incarnations[node], effect))
 
     def _told(self, node: int) -> None:
@@ -433,16 +474,18 @@ class World:
             return
         self._guarded(process, lambda: self._tell_node(process, effect))
 
-    def _tell_node(self, process: Process, effect: RecoveryEffect | Resume) -> None:
+    def _tell_node(self, process: Process, effect: RecoveryEffect | Resume | Every) -> None:
         machine = process.machine
         if isinstance(effect, Fence):
-            self.note(f"{process.name} is told of {dict(effect.incarnations)}")
+            self.note(process, "is told of", dict(effect.incarnations))
             process.perform(machine.fence(effect.incarnations, effect.round))
         elif isinstance(effect, OpenEdge):
-            self.note(f"{process.name} opens to {effect.target} after {tuple(effect.position)}")
+            self.note(process, "opens to", effect.target, "after", tuple(effect.position))
             process.perform(machine.open(effect.target, effect.incarnation, effect.position))
         elif isinstance(effect, Resume):
             process.perform(machine.resume(effect.epoch))
+        elif isinstance(effect, Every):
+            machine.checkpoints.every = effect.epochs
         elif isinstance(effect, Truncate):
             machine.truncate(effect.positions, effect.epoch)
 
@@ -462,10 +505,14 @@ class World:
         if effect.node in self.shape.graph.units:
             self._begin_unit(effect)
         process = Process(
-            self, effect.node, effect.incarnation, dict(effect.incarnations), effect.start
+            self,
+            effect.node,
+            effect.incarnation,
+            dict(effect.incarnations),
+            effect.start,
         )
         self.processes[effect.node] = process
-        self.note(f"{process.name} starts: {effect.start}")
+        self.note(process, "starts:", effect.start)
         self.tell("started", process, None)
         self._guarded(process, lambda: process.perform(process.machine.begin()))
 
@@ -478,13 +525,18 @@ class World:
             self._hubs[self.shape.graph.units[effect.node]] = hub
         if hub.epoch != effect.start.completed:
             raise Violation(
-                "unit", f"{effect.node} starts at {effect.start.completed}, others at {hub.epoch}"
+                "unit",
+                f"{effect.node} starts at {effect.start.completed}, others at {hub.epoch}",
             )
 
     def _restart_controller(self, _: None) -> None:
         self.note("controller restarts")
         self.controller = self._new_controller()
         self._hold_everybody({})
+        if self.cluster is not None:
+            self.cluster.begin()
+            self.control(self.controller.lost(self.controller.record.incarnations))
+            return
         for node, process in self.processes.items():
             if not process.alive:
                 self.suspect(node)
@@ -496,12 +548,22 @@ class World:
 
     def kill(self, node: int) -> None:
         """A process ends; the last of what it was writing or sending is lost."""
-        process = self.processes[node]
+        self.end(self.processes[node])
+        self.suspect(node)
+
+    def end(self, process: Process, machine: bool = False) -> None:
+        """A process is gone; with its ``machine`` all that was written and not synced."""
         process.alive = False
+        if machine and process.writes:
+            self.count("unsynced")
+            what, value = process.writes[0]
+            process.writes.clear()
+            if what in ("cut", "determinants") and self.random.random() < 0.7:
+                self.count("torn")
+                self.store.tear(process.node, what, value, self.random)
         while process.writes and self.random.random() < 0.5:
             process.writes.pop()
         self.network.lose(process)
-        self.suspect(node)
 
     def lose_controller(self) -> None:
         """The controller ends; what it had not sent is never sent."""
@@ -509,7 +571,16 @@ class World:
         self.controller = None
         self.controller_steps = None
         self.to_controller.clear()
+        self._stalled.clear()
+        if self.cluster is not None:
+            self.cluster.orphan()
         self.starting = [start for start in self.starting if self.random.random() < 0.5]
+
+    def host_of(self, node: int) -> int:
+        """Where a node runs."""
+        if self.cluster is not None:
+            return self.cluster.host_of(node)
+        return self.shape.hosts.get(node, node)
 
     def suspect(self, node: int) -> None:
         """The controller will find this incarnation lost."""
@@ -521,16 +592,7 @@ class World:
         """Count something that happened by itself."""
         self.faults[what] += 1
 
-    def note(self, text: str) -> None:
+    def note(self, *words: object) -> None:
         """A line of the trace."""
         if self.trace is not None:
-            self.trace.append(f"{self.steps:5d}  {text}")
-
-    def note_message(self, verb: str, process: Process, message: Message) -> None:
-        """A line of the trace about a message."""
-        what = "mark" if message.kind == MARK else f"rows {message.payload}"
-        peer = message.target if verb == "sends" else message.sender
-        self.note(
-            f"{process.name} {verb} {peer} {what} of epoch {message.time.epoch} "
-            f"{show_diff(message.diff)}"
-        )
+            self.trace.append(f"{self.steps:5d}  {' '.join(map(str, words))}")

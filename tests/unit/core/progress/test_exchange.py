@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import msgpack
 import pytest
 
 from penstock.core.antichain import EMPTY, Antichain
 from penstock.core.graph import GraphBuilder, LogicalGraph
-from penstock.core.progress.deltas import decode_changes, decode_deltas
+from penstock.core.progress.deltas import Delta, FrontierChange, check_changes, check_deltas
 from penstock.core.progress.exchange import Accumulator, Flush, LocalProgress, ProgressBuffer
 from penstock.core.progress.inputs import EpochInput, IdleInputs, InputState
 from penstock.core.progress.tracker import Tracker
@@ -131,22 +130,20 @@ def test_after_a_restart_everybody_begins_from_the_rebuilt_counts(mirror: bool) 
     assert local.view.complete(COUNT, Time(3))
 
 
-def test_flushes_and_broadcasts_travel_as_plain_tuples() -> None:
-    graph = chain()
-    accumulator = Accumulator(Tracker(graph))
-    accumulator.add([(IN, Time(3), 2)])
-    sequence, deltas, changes = msgpack.unpackb(msgpack.packb(accumulator.flush()))
-    assert sequence == 1
-    assert decode_deltas(graph, deltas) == ((IN, Time(3), 2),)
-    assert decode_changes(graph, changes) == tuple((p, (Time(3),)) for p in (IN, COUNT, ROWS))
+@pytest.mark.parametrize("bad", [(9, Time(0), 1), (-1, Time(0), 1), (0, Time(0, (1,)), 1)])
+def test_deltas_that_do_not_fit_the_graph_are_refused(bad: Delta) -> None:
+    good = (IN, Time(3), 2)
+    assert check_deltas(chain(), (good,)) == (good,)
+    with pytest.raises(PeerError, match="does not fit"):
+        check_deltas(chain(), (good, bad))
 
 
-@pytest.mark.parametrize(
-    "bad", [[9, [0], 1], [0, [0, 1], 1], [0, [-1], 1], [0, 5, 1], [0, [0], "1"]]
-)
-def test_deltas_that_do_not_fit_the_graph_are_refused(bad: list[object]) -> None:
-    with pytest.raises(PeerError):
-        decode_deltas(chain(), [bad])
+@pytest.mark.parametrize("bad", [(9, (Time(0),)), (0, (Time(0), Time(0, (1,))))])
+def test_frontiers_that_do_not_fit_the_graph_are_refused(bad: FrontierChange) -> None:
+    good = (IN, (Time(3),))
+    assert check_changes(chain(), (good,)) == (good,)
+    with pytest.raises(PeerError, match="does not fit"):
+        check_changes(chain(), (good, bad))
 
 
 def test_inputs_close_epochs_and_then_for_good() -> None:

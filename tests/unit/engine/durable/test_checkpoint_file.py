@@ -10,22 +10,22 @@ from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.diffs import Link, completion
 from penstock.core.causal.logs import Bundle, Fact, Part, Spilled
 from penstock.core.causal.reports import Report
-from penstock.core.machine.causal_effects import Checkpoint
-from penstock.core.machine.messages import DATA, MARK
+from penstock.core.node.causal_effects import Checkpoint
+from penstock.core.node.messages import DATA, MARK
 from penstock.core.progress.notifications import Notification
 from penstock.core.time import Time
-from penstock.engine.chain_state import ChainState, StageState
-from penstock.engine.durable import SpillFile
-from penstock.engine.durable.checkpoint_file import (
+from penstock.engine.host.chain_state import ChainState, StageState
+from penstock.engine.store.durable import SpillFile
+from penstock.engine.store.durable.checkpoint_file import (
     DamagedError,
     read_checkpoint,
     read_manifest,
     write_checkpoint,
 )
-from penstock.engine.durable.segments import Known
-from penstock.engine.frozen import freeze, thaw
-from penstock.engine.storage.folder import LocalFolder
+from penstock.engine.store.durable.segments import Known
+from penstock.engine.store.state_codec import freeze, thaw
 from penstock.errors import InvariantError
+from penstock.storage.folder import LocalFolder
 
 REPORT = Report(
     7,

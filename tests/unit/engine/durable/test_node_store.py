@@ -11,9 +11,9 @@ import pytest
 from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.diffs import Diff, Link
 from penstock.core.causal.reports import Report
-from penstock.core.machine.causal_effects import Checkpoint
-from penstock.engine.chain_state import ChainState, StageState
-from penstock.engine.durable import (
+from penstock.core.node.causal_effects import Checkpoint
+from penstock.engine.host.chain_state import ChainState, StageState
+from penstock.engine.store.durable import (
     Beginnings,
     CheckpointWriter,
     NodeStore,

@@ -12,11 +12,11 @@ from penstock.core.causal.diffs import Link
 from penstock.core.causal.logs import Bundle, Part, Spilled
 from penstock.core.causal.reports import Report
 from penstock.core.causal.times import ZERO
-from penstock.core.machine.causal_effects import Checkpoint
-from penstock.core.machine.messages import DATA, MARK
+from penstock.core.node.causal_effects import Checkpoint
+from penstock.core.node.messages import DATA, MARK
 from penstock.core.time import Time
-from penstock.engine.chain_state import ChainState, StageState
-from penstock.engine.durable import NodeStore, fence, read_stored, segments
+from penstock.engine.host.chain_state import ChainState, StageState
+from penstock.engine.store.durable import NodeStore, fence, read_stored, segments
 from penstock.errors import TransientError
 from penstock.operators.grown import Grown, Lineage
 from penstock.operators.keyed_store import KeyedStore

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.engine.durable import SpillFile
+from penstock.engine.store.durable import SpillFile
 
 
 def open_files(directory: Path) -> int:

@@ -10,13 +10,19 @@ from pyarrow import fs
 
 from penstock.core.causal.diffs import Diff, Link
 from penstock.core.causal.reports import Report
-from penstock.core.machine.causal_effects import Checkpoint
-from penstock.engine.chain_state import ChainState, StageState
-from penstock.engine.durable import Beginnings, NodeStore, fence, read_stored, stored_incarnation
-from penstock.engine.storage import objects, storage_of
-from penstock.engine.storage.objects import ObjectStorage
-from penstock.engine.store import BoundaryLog, CommitLog, FlowStore
+from penstock.core.node.causal_effects import Checkpoint
+from penstock.engine.host.chain_state import ChainState, StageState
+from penstock.engine.store.durable import (
+    Beginnings,
+    NodeStore,
+    fence,
+    read_stored,
+    stored_incarnation,
+)
+from penstock.engine.store.flow_store import BoundaryLog, CommitLog, FlowStore
 from penstock.errors import PeerError, SettingsError, TransientError
+from penstock.storage import objects, storage_of
+from penstock.storage.objects import ObjectStorage
 
 STAGE, SHARD, NODE = "counts / per day", 3, 7
 
@@ -288,7 +294,7 @@ def test_one_driver_at_a_time_has_a_store(
         FlowStore(where)
     with pytest.raises(SettingsError, match="is not a directory"):
         first.path.exists()
-    monkeypatch.setattr("penstock.engine.storage.claims.socket.gethostname", lambda: "elsewhere")
+    monkeypatch.setattr("penstock.storage.claims.socket.gethostname", lambda: "elsewhere")
     second = FlowStore(where)
     assert "is taken over" in caplog.text
     assert second.begin("flow", "1", {}) == first.id

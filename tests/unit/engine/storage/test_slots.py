@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.engine.storage.slots import SLOT_BYTES_MIN, read_slots, write_slots
+from penstock.storage.slots import SLOT_BYTES_MIN, read_slots, write_slots
 
 
 def test_a_torn_write_leaves_what_was_there_before(tmp_path: Path) -> None:

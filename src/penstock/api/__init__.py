@@ -1,0 +1,1 @@
+"""What users write flows with; the package's top level exports it."""

@@ -1,0 +1,1 @@
+"""A node's machine: which inputs count, what is logged, how a restarted node replays."""

@@ -1,0 +1,1 @@
+"""The driver: performs the decisions of the control machines, and serves the query handle."""

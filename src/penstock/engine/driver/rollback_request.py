@@ -1,0 +1,216 @@
+"""A rollback that a person asks for: where each node would start, said before it is done.
+
+All nodes restart, each from its newest checkpoint at or before an epoch.  The plan is the recovery
+machine's own (:meth:`penstock.core.control.recovery.RecoveryMachine.rollback`), so what is said
+beforehand is what happens.  Sinks keep what they have published: the epochs until there are made
+again and dropped.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from penstock.core.causal.graph import Kind
+from penstock.core.causal.reports import Plan, Start, Stored
+from penstock.core.control.recovery import Record, RecoveryMachine, Refuse
+from penstock.core.progress.marks import EPOCH_END
+from penstock.engine.store.description import ChainInfo, FlowDescription
+from penstock.errors import SettingsError
+from penstock.storage import StoreLike, storage_of
+
+__all__ = ["Mark", "going_back", "oldest_epoch", "preview_rows"]
+
+_WITH_STATE = (Kind.STATEFUL, Kind.ORDERED)
+StoredNodes = Mapping[int, Stored]
+Lows = Mapping[int, int]
+"""Per node the low epoch of those it is connected with."""
+
+
+def going_back(
+    description: FlowDescription,
+    stored: StoredNodes,
+    to: int,
+    lows: Lows,
+    reached: Iterable[int] = (),
+) -> Plan:
+    """The plan of going back to the end of an epoch; an error says who cannot.
+
+    Behind their low epochs nodes do not go: senders and sources have forgotten what came before.
+    Nor does anybody go to an epoch that the flow has not come to: what is stored, and the epochs
+    that nodes have ``reached``, say how far that is.
+    """
+    newest = _newest_epoch(stored, reached)
+    found = _plan(description, stored, to, lows) if to <= newest else None
+    if found is not None:
+        return found
+    oldest = oldest_epoch(description, stored, lows)
+    reason = (
+        _who_cannot(description, stored, to, lows)
+        if to <= newest
+        else "it has not been; the flow is at epoch " + str(newest)
+    )
+    way = (
+        "there is no epoch that the flow can go back to"
+        if oldest is None or oldest > newest
+        else f"the flow can go back to epoch {oldest} or a later one, up to {newest}"
+    )
+    raise SettingsError(f"rollback: epoch {to} cannot be reached: {reason}; {way}", epoch=to)
+
+
+def _newest_epoch(stored: StoredNodes, reached: Iterable[int]) -> int:
+    """The newest epoch that is known; the end of a stream is none, unless nothing else is left."""
+    epochs = [cut.epoch for found in stored.values() for cut in found.cuts]
+    epochs += [s.report.completed for found in stored.values() for s in found.checkpoints]
+    known = [epoch for epoch in (*epochs, *reached) if epoch >= 0]
+    return max((e for e in known if e < EPOCH_END), default=EPOCH_END if known else -1)
+
+
+def oldest_epoch(description: FlowDescription, stored: StoredNodes, lows: Lows) -> int | None:
+    """The oldest epoch that a flow can go back to; None: it can go nowhere."""
+    graph = description.graph
+    epochs = sorted(
+        {
+            saved.report.completed
+            for node, found in stored.items()
+            if graph.kinds[node] in _WITH_STATE
+            for saved in found.checkpoints
+        }
+    ) or [min(lows.values(), default=-1)]
+    # A later epoch only ever adds checkpoints to choose from.
+    found = bisect_left(
+        epochs, True, key=lambda epoch: _plan(description, stored, epoch, lows) is not None
+    )
+    return epochs[found] if found < len(epochs) else None
+
+
+def _plan(description: FlowDescription, stored: StoredNodes, to: int, lows: Lows) -> Plan | None:
+    graph = description.graph
+    nothing = Record(dict.fromkeys(graph.kinds, 0))
+    machine = RecoveryMachine(graph, nothing, all_together=description.together)
+    machine.rollback(to)
+    effects = machine.stored(machine.round, stored)
+    if not machine.history or any(isinstance(effect, Refuse) for effect in effects):
+        return None
+    found = machine.history[-1]
+    starts = [found.starts[node] for node in graph.order if graph.kinds[node] in _WITH_STATE]
+    if not starts:
+        return found if to >= min(lows.values(), default=-1) else None
+    return found if all(start.completed >= lows[start.node] for start in starts) else None
+
+
+def _who_cannot(description: FlowDescription, stored: StoredNodes, to: int, lows: Lows) -> str:
+    said = []
+    for chain in description.chains:
+        if not chain.keeps_state:
+            continue
+        kept = {
+            node: [
+                epoch
+                for saved in stored[node].checkpoints
+                if (epoch := saved.report.completed) >= lows[node]
+            ]
+            for node in chain.nodes
+        }
+        without = [node for node, epochs in kept.items() if not any(e <= to for e in epochs)]
+        if without:
+            oldest = min((epoch for node in without for epoch in kept[node]), default=None)
+            where = "none" if oldest is None else f"epoch {oldest}"
+            shards = ", ".join(str(node - chain.first_node) for node in without)
+            said.append(
+                f"stage {chain.name!r} (shard {shards}) has no checkpoint there; its oldest that "
+                f"can be used is {where}"
+            )
+    if not any(chain.keeps_state for chain in description.chains):
+        return "what came before is forgotten"
+    return "; ".join(said) or "the checkpoints that are kept do not fit each other"
+
+
+def preview_rows(
+    description: FlowDescription,
+    stored: StoredNodes,
+    found: Plan,
+    reached: Mapping[int, int],
+    size_of: Callable[[int, int], int],
+) -> list[dict[str, Any]]:
+    """One row per stage: from where to where, from what, and how much is read again.
+
+    ``reached`` is how far each node has come, ``size_of(node, key)`` the bytes of a checkpoint.
+    """
+    rows = []
+    for chain in description.chains:
+        starts = [found.starts[node] for node in chain.nodes]
+        far = [reached[node] for node in chain.nodes if node in reached]
+        keys = [(start.node, start.checkpoint) for start in starts if start.checkpoint]
+        rows.append(
+            {
+                "stage": chain.name,
+                "shards": chain.shards,
+                "from": max(far, default=None),
+                "to": min(start.completed for start in starts),
+                "restores": _restores(chain, starts),
+                "bytes": sum(size_of(node, key) for node, key in keys),
+                "replays": _replays(chain, starts, stored),
+            }
+        )
+    return rows
+
+
+def _restores(chain: ChainInfo, starts: list[Start]) -> str:
+    if chain.kind == Kind.SOURCE.value:
+        return "position"
+    if chain.kind == Kind.SINK.value:
+        return "published"
+    if not chain.keeps_state:
+        return "nothing"
+    return "checkpoint" if all(start.checkpoint for start in starts) else "initial state"
+
+
+def _replays(chain: ChainInfo, starts: list[Start], stored: StoredNodes) -> str:
+    if chain.kind == Kind.SOURCE.value:
+        ends = [max((cut.offset for cut in stored[s.node].cuts), default=s.offset) for s in starts]
+        again = sum(end - start.offset for end, start in zip(ends, starts, strict=True))
+        return f"reads {again:,} rows again"
+    epoch = min(start.completed for start in starts)
+    if chain.kind == Kind.SINK.value:
+        return "keeps what it has published" + (f", up to epoch {epoch}" if epoch >= 0 else "")
+    if epoch >= EPOCH_END:
+        return "nothing: its input has ended"
+    return "its input from the beginning" if epoch < 0 else f"its input after epoch {epoch}"
+
+
+_MARK = "rollback.json"
+
+
+class Mark:
+    """``rollback.json``: a rollback that waits for a driver.
+
+    It is asked for while no driver runs the flow; the next one does it first.
+    """
+
+    def __init__(self, store: StoreLike) -> None:
+        self._storage = storage_of(store)
+        self.path = f"{self._storage}/{_MARK}"
+
+    def read(self) -> int | None:
+        """The epoch to go back to; None: nothing was asked for."""
+        try:
+            to = json.loads(self._storage.read(_MARK))["to"]
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise SettingsError(
+                f"{self.path} is damaged ({error!r}); remove it and ask for the rollback again",
+                path=self.path,
+            ) from error
+        return int(to)
+
+    def write(self, to: int) -> None:
+        """Ask for a rollback, durably."""
+        self._storage.write(_MARK, json.dumps({"to": to}).encode())
+
+    def clear(self) -> None:
+        """It is done, or not wanted any more."""
+        self._storage.delete(_MARK)

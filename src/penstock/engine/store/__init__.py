@@ -1,0 +1,1 @@
+"""What outlives the driver: a flow's logs, checkpoints and description."""

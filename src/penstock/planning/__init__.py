@@ -1,0 +1,1 @@
+"""From the stages that a user wrote to the nodes that run."""

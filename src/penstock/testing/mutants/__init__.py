@@ -1,0 +1,1 @@
+"""Mutants of the protocols: each leaves out one thing, and a simulator must notice."""

@@ -1,0 +1,363 @@
+"""Mutants of the controller: whom it restarts, where, and what it lets go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from penstock.core.causal.graph import CausalGraph
+from penstock.core.causal.reports import Plan, Report, Stored
+from penstock.core.causal.times import Stamp
+from penstock.core.control.recovery import Fence, FenceStore, Persist, Record, RecoveryEffect
+from penstock.core.node.causal_effects import Flushed
+from penstock.testing.mutants.mutant import Flows, Mutant, Replacement, mutant
+
+__all__ = ["RECOVERY"]
+
+_MACHINE = "penstock.core.control.recovery:RecoveryMachine"
+_PLAN = "penstock.core.causal.plan:plan"
+_PLANS = "penstock.core.causal.plan"
+_KNOWN = "penstock.core.causal.knowledge:Knowledge"
+_GRAPH = "penstock.core.causal.graph:CausalGraph"
+_HOLD = "penstock.core.control.global_hold:GlobalHold"
+_RETENTION = "penstock.core.causal.retention"
+
+# -- fences and rounds -----------------------------------------------------------------------------
+
+
+@mutant("the store refuses other incarnations (14)", f"{_MACHINE}._again", seed=2)
+def no_store_fence(real: Replacement, *args: Any) -> list[RecoveryEffect]:
+    return [effect for effect in real(*args) if not isinstance(effect, FenceStore)]
+
+
+@mutant("failed until recovered (4)", f"{_MACHINE}.lost", seed=2)
+def forgets_unfinished(
+    real: Replacement, self: Any, nodes: Mapping[int, int]
+) -> list[RecoveryEffect]:
+    self.record = Record(self.record.incarnations, frozenset(), self.record.recoveries)
+    effects: list[RecoveryEffect] = real(self, nodes)
+    return effects
+
+
+@mutant("failed until opened (4)", f"{_MACHINE}.recovered", seed=224)
+def recovered_too_soon(
+    real: Replacement, self: Any, node: int, incarnation: int
+) -> list[RecoveryEffect]:
+    waiting, self._unopened = self._unopened, set()
+    current, self._round = self._round, None
+    effects: list[RecoveryEffect] = real(self, node, incarnation)
+    self._unopened, self._round = waiting, current
+    return effects
+
+
+@mutant(
+    "a rollback by hand goes back as far as was asked for",
+    f"{_MACHINE}.rollback",
+    flows=Flows.MIXED,
+)
+def forgets_limits(real: Replacement, self: Any, *args: Any) -> list[RecoveryEffect]:
+    effects: list[RecoveryEffect] = real(self, *args)
+    self.record = replace(self.record, limits={})
+    return effects
+
+
+# -- plans -----------------------------------------------------------------------------------------
+
+
+@mutant("closure (6)", _PLAN, seed=184)
+def no_closure(real: Replacement, *args: Any) -> Plan:
+    return replace(real(*args), joining=())
+
+
+@mutant("all witnesses (5)", _PLAN, seed=101)
+def direct_children_only(
+    real: Replacement,
+    graph: CausalGraph,
+    failed: frozenset[int],
+    reports: Mapping[int, Report],
+    stored: Mapping[int, Stored],
+) -> Plan:
+    near = {
+        node: replace(report, diffs=tuple(diff[:2] for diff in report.diffs))
+        for node, report in reports.items()
+    }
+    found: Plan = real(graph, failed, near, stored)
+    return found
+
+
+@mutant("the least position (5)", _PLAN, seed=27)
+def starts_too_late(real: Replacement, *args: Any) -> Plan:
+    """Takes the greatest position of the children for the least."""
+    found: Plan = real(*args)
+    starts = {}
+    for node, start in found.starts.items():
+        if start.checkpoint is None and start.positions and start.clock:
+            top: Stamp = max(position.stamp for position in start.positions.values())
+            later = [t for t in start.targets if t.stamp <= top]
+            handled = {
+                sender: position._replace(
+                    stamp=max(
+                        position.stamp,
+                        *(t.made_from.stamp for t in later if t.made_from.node == sender),
+                        (),
+                    )
+                )
+                for sender, position in start.clock.items()
+            }
+            rest = tuple(t for t in start.targets if t.stamp > top or t.made_from.node < 0)
+            start = replace(start, stamp=top, clock=handled, targets=rest)
+        starts[node] = start
+    return replace(found, starts=starts)
+
+
+@mutant("a loop fails as one (20)", f"{_GRAPH}.closure", seed=12)
+def loop_nodes_alone(real: Replacement, self: Any, nodes: Iterable[int]) -> frozenset[int]:
+    return frozenset(nodes)
+
+
+@mutant("a loop starts at one epoch (20)", _PLAN, seed=12)
+def loop_epochs_apart(real: Replacement, graph: CausalGraph, *args: Any) -> Plan:
+    found: Plan = real(CausalGraph(graph.kinds, graph.parents), *args)
+    return found
+
+
+@mutant(
+    "nodes that hold what an unrepeatable node made go back with it (10)",
+    f"{_GRAPH}.voided",
+    seed=129,
+)
+def trusts_the_unrepeatable(real: Replacement, *_: Any) -> frozenset[int]:
+    return frozenset()
+
+
+@mutant("clean nodes start at the end of an epoch", _PLAN, flows=Flows.MIXED, seed=147)
+def starts_within_epochs(real: Replacement, graph: CausalGraph, *args: Any) -> Plan:
+    found: Plan = real(replace(graph, clean=frozenset()), *args)
+    return found
+
+
+@mutant(
+    "at most once, a lost node starts after all that is known", _PLAN, flows=Flows.PROMISED, seed=43
+)
+def starts_in_the_past(real: Replacement, graph: CausalGraph, *args: Any) -> Plan:
+    found: Plan = real(replace(graph, lossy=frozenset(), doubling=graph.untraced), *args)
+    return found
+
+
+@mutant(
+    "at least once, a lost node is sent its open epochs again", _PLAN, flows=Flows.PROMISED, seed=18
+)
+def starts_in_the_present(real: Replacement, graph: CausalGraph, *args: Any) -> Plan:
+    found: Plan = real(replace(graph, lossy=graph.untraced, doubling=frozenset()), *args)
+    return found
+
+
+# -- global checkpoints ----------------------------------------------------------------------------
+
+
+@mutant(
+    "a global checkpoint is complete before rows go on",
+    f"{_HOLD}.flushed",
+    flows=Flows.MIXED,
+    seed=54,
+)
+def resumes_too_soon(real: Replacement, self: Any, node: int, said: Flushed) -> int | None:
+    self._said = dict.fromkeys(self._nodes, said)
+    found: int | None = real(self, node, said)
+    return found
+
+
+# -- what may be forgotten -------------------------------------------------------------------------
+
+
+@mutant("one watermark (12)", f"{_RETENTION}:low_epochs")
+def truncates_too_far(real: Replacement, *args: Any, **more: Any) -> dict[int, int]:
+    return {node: low + 1 for node, low in real(*args, **more).items()}
+
+
+def _any_log(real: Replacement, graph: CausalGraph, saved: Any, *known: Any) -> dict[int, int]:
+    """Take every checkpoint's log for as good as any."""
+    found: dict[int, int] = real(graph, {n: list(epochs) for n, epochs in saved.items()}, *known)
+    return found
+
+
+@mutant(
+    "a checkpoint counts when its log reaches back to its children (12)",
+    f"{_RETENTION}:low_epochs",
+    flows=Flows.MIXED,
+    seed=5_000_268,
+)
+def counts_short_logs(
+    real: Replacement, graph: CausalGraph, saved: Any, *known: Any
+) -> dict[int, int]:
+    return _any_log(real, graph, saved, *known)
+
+
+@mutant(
+    "what checkpoints within an epoch may have to send again is kept until it ends",
+    "penstock.core.node.output:Output._forget_sent",
+    also={f"{_RETENTION}:low_epochs": _any_log},
+    flows=Flows.MIXED,
+    seed=1210,
+)
+def forgets_within_epochs(real: Replacement, self: Any, child: int) -> None:
+    self._forgets_epochs = False
+    real(self, child)
+
+
+@mutant("low epochs are by region", f"{_RETENTION}:low_epochs", flows=Flows.MIXED, seed=1)
+def low_epoch_of_others(real: Replacement, *args: Any) -> dict[int, int]:
+    lows = real(*args)
+    return dict.fromkeys(lows, max(lows.values()))
+
+
+@mutant(
+    "without a log, a checkpoint needs children that have come as far",
+    f"{_RETENTION}:low_epochs",
+    flows=Flows.MIXED,
+    seed=10,
+)
+def low_epoch_as_if_logged(
+    real: Replacement, graph: CausalGraph, saved: Any, *known: Any
+) -> dict[int, int]:
+    return _any_log(real, replace(graph, logless=frozenset()), saved, *known)
+
+
+@mutant(
+    "every checkpoint that may be asked for is kept",
+    f"{_RETENTION}:keep_from",
+    flows=Flows.MIXED,
+    seed=10,
+)
+def keeps_one_too_few(
+    real: Replacement, graph: CausalGraph, saved: Any, *known: Any
+) -> dict[int, int]:
+    return {
+        node: min((one for one in saved[node] if one > epoch), default=epoch)
+        for node, epoch in real(graph, saved, *known).items()
+    }
+
+
+@mutant(
+    "below an unrepeatable node a sink publishes what no node goes back behind (12b)",
+    f"{_RETENTION}:publishable",
+    seed=9,
+)
+def publishes_at_once(real: Replacement, *_: Any) -> int | None:
+    return None
+
+
+# -- the fence barrier, contradictions, starting together ------------------------------------------
+
+
+@mutant("a plan waits for every survivor's report (3)", f"{_MACHINE}._maybe_plan", seed=2)
+def plans_too_soon(real: Replacement, self: Any, current: Any) -> list[RecoveryEffect]:
+    current.waiting.clear()
+    effects: list[RecoveryEffect] = real(self, current)
+    return effects
+
+
+@mutant("a report answers the newest fence (3)", f"{_MACHINE}.reported", seed=38)
+def takes_old_reports(
+    real: Replacement, self: Any, node: int, round_: int, report: Report
+) -> list[RecoveryEffect]:
+    effects: list[RecoveryEffect] = real(self, node, self.round, report)
+    return effects
+
+
+@mutant("edges open when all have started (15)", f"{_MACHINE}.started", seed=12)
+def opens_too_soon(
+    real: Replacement, self: Any, node: int, incarnation: int
+) -> list[RecoveryEffect]:
+    if self._round is not None:
+        self._round.starting.clear()
+    effects: list[RecoveryEffect] = real(self, node, incarnation)
+    return effects
+
+
+@mutant("the record is durable before anything else (17)", f"{_MACHINE}._again", seed=2)
+def forgets_the_record(real: Replacement, *args: Any) -> list[RecoveryEffect]:
+    return [effect for effect in real(*args) if not isinstance(effect, Persist)]
+
+
+@mutant("survivors hear of new incarnations (14)", f"{_MACHINE}._again", seed=3)
+def fences_half(real: Replacement, self: Any, *args: Any) -> list[RecoveryEffect]:
+    effects: list[RecoveryEffect] = real(self, *args)
+    told = [effect for effect in effects if isinstance(effect, Fence)]
+    if self._round is not None and len(told) > 1:
+        self._round.waiting.discard(told[-1].node)
+        return [effect for effect in effects if effect is not told[-1]]
+    return effects
+
+
+@mutant("a contradiction is answered", f"{_MACHINE}.contradicted", flows=Flows.PLANNED, seed=194)
+def ignores_contradictions(real: Replacement, *_: Any) -> list[RecoveryEffect]:
+    return []
+
+
+@mutant(
+    "with global checkpoints all start together", f"{_MACHINE}._again", flows=Flows.MIXED, seed=7
+)
+def one_starts_alone(real: Replacement, self: Any, *args: Any) -> list[RecoveryEffect]:
+    together, self.all_together = self.all_together, False
+    effects: list[RecoveryEffect] = real(self, *args)
+    self.all_together = together
+    return effects
+
+
+# -- inside the plan -------------------------------------------------------------------------------
+
+
+@mutant(
+    "a checkpoint is used if its log reaches the children (8)",
+    f"{_PLANS}:_reaches",
+    flows=Flows.MIXED,
+    seed=20,
+)
+def any_checkpoint_will_do(real: Replacement, *_: Any) -> bool:
+    return True
+
+
+@mutant("determinants bind the order of replays (9)", f"{_PLANS}:_bind", seed=63)
+def binds_nothing(real: Replacement, *args: Any) -> Stamp:
+    graph, node, known, stored, top, after = args
+    found: Stamp = real(graph, node, known, replace(stored, determinants=()), top, after)
+    return found
+
+
+@mutant(
+    "a source reads on after what is known to be read (5)", f"{_PLANS}:_start_stateless", seed=30
+)
+def source_reads_all_again(real: Replacement, *args: Any) -> Any:
+    start = real(*args)
+    return replace(start, offset=0) if start.offset else start
+
+
+@mutant(
+    "an epoch that was completed below is completed first (2)",
+    f"{_KNOWN}.observed",
+    flows=Flows.MIXED,
+    seed=107,
+)
+def observes_nothing(real: Replacement, *_: Any) -> int:
+    return -1
+
+
+@mutant("inputs that led to known steps are not handled again (5)", f"{_KNOWN}.handled", seed=30)
+def handled_nothing(real: Replacement, *_: Any) -> Stamp:
+    return ()
+
+
+# -- more of what may be forgotten -----------------------------------------------------------------
+
+
+@mutant("a hold ends where the last node is", f"{_HOLD}.flushed", flows=Flows.MIXED, seed=44)
+def hold_skips_multiples(real: Replacement, self: Any, node: int, said: Flushed) -> int | None:
+    found: int | None = real(self, node, said)
+    if found is not None:
+        self.epoch = found = found + self.every
+    return found
+
+
+RECOVERY: tuple[Mutant, ...] = tuple(one for one in globals().values() if isinstance(one, Mutant))

@@ -1,0 +1,204 @@
+"""Mutants of replicas: fences, records, acknowledgements, take-over and reinstatement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from penstock.core.delivery.ids import Lane, ParcelId, Role
+from penstock.core.delivery.messages import Effect, Envelope, Parcel, StorePosition
+from penstock.core.delivery.player import RoleState
+from penstock.core.delivery.ring_record import TellTake
+from penstock.core.delivery.tables import RecordTable
+from penstock.testing.mutants.mutant import Flows, Mutant, Replacement, mutant
+
+__all__ = ["REPLICAS"]
+
+_MACHINE = "penstock.core.delivery.records:ReplicaMachine"
+_TABLES = "penstock.core.delivery.role:RoleTables"
+_PLAYER = "penstock.core.delivery.player:RolePlayer"
+_RING = "penstock.core.delivery.ring_controller:RingController"
+_RECORDS = "penstock.core.delivery.tables:RecordTable"
+_REPLICAS = Flows.REPLICAS
+
+
+@mutant("replicas refuse who was replaced (14)", f"{_MACHINE}._fence", flows=_REPLICAS, seed=1081)
+def replicas_without_fence(real: Replacement, *_: Any) -> None:
+    return
+
+
+def _always(real: Replacement, *_: Any) -> bool:
+    return True
+
+
+@mutant(
+    "acknowledge after sharing (26)",
+    f"{_TABLES}.received",
+    also={f"{_TABLES}._may_tell": _always},
+    flows=_REPLICAS,
+    seed=30,
+)
+def acknowledges_first(
+    real: Replacement, self: Any, origin: Role, parcels: Iterable[Parcel]
+) -> None:
+    found = list(parcels)
+    real(self, origin, found)
+    if self.settings.logs:
+        self._tell([parcel.id for parcel in found])
+
+
+@mutant("ids are derived from the input's (26)", f"{_TABLES}.output_id", flows=_REPLICAS, seed=2)
+def own_ids(real: Replacement, self: Any, parent: ParcelId, target: Role) -> ParcelId:
+    made = self.__dict__["made"] = self.__dict__.get("made", 0) + 1
+    branch = (self.role.stage << 40) + (self.incarnation << 20) + made
+    return ParcelId(parent.lane, parent.number, branch << 8 | self.role.place)
+
+
+@mutant(
+    "receivers drop duplicates (26)",
+    "penstock.core.delivery.replicated:Replicated.dedup",
+    flows=_REPLICAS,
+    seed=6,
+)
+def replicas_without_dedup(real: Replacement, *_: Any) -> bool:
+    return False
+
+
+@mutant("tables for depth stages", f"{_TABLES}._released", flows=_REPLICAS, seed=76)
+def releases_too_early(real: Replacement, self: Any, level: int) -> bool:
+    return bool(level >= self.settings.release - 1)
+
+
+@mutant("siblings know first what is settled", f"{_TABLES}._advance", flows=_REPLICAS, seed=6)
+def settles_alone(real: Replacement, self: Any, id_: ParcelId) -> None:
+    real(self, id_)
+    if id_ in self.works and self.works[id_].settled:
+        self._settled([id_])
+        self._settling = [other for other in self._settling if other != id_]
+
+
+@mutant("reinstatement with tables", f"{_PLAYER}.hand_over", flows=_REPLICAS, seed=5)
+def hands_back_nothing(real: Replacement, self: Any) -> RoleState:
+    state: RoleState = real(self)
+    return state._replace(table=RecordTable(), works={}, entries={}, asks={})
+
+
+@mutant("reinstatement with work", f"{_PLAYER}.hand_over", flows=_REPLICAS, seed=5)
+def hands_back_no_work(real: Replacement, self: Any) -> RoleState:
+    state: RoleState = real(self)
+    return state._replace(works={})
+
+
+@mutant("floors stay behind what is kept", f"{_PLAYER}.own_floor", flows=_REPLICAS, seed=6)
+def floors_too_high(real: Replacement, self: Any) -> dict[Lane, int]:
+    found: dict[Lane, int] = self.inputs_floor()
+    return found
+
+
+@mutant("what was never acknowledged is sent again", f"{_PLAYER}.seated", flows=_REPLICAS, seed=30)
+def sends_nothing_again(
+    real: Replacement, self: Any, role: Role, fence: int, dead: set[int]
+) -> None:
+    real(self, role, 0, set())
+
+
+@mutant("recovery by asking the origin", f"{_PLAYER}._ask", flows=_REPLICAS, seed=2)
+def asks_nobody(real: Replacement, *_: Any) -> None:
+    return
+
+
+@mutant("a position before what was read", f"{_TABLES}.read", flows=_REPLICAS, seed=87)
+def position_later(real: Replacement, self: Any, outputs: Mapping[Role, Parcel]) -> None:
+    real(self, outputs)
+    self.effects = [effect for effect in self.effects if not isinstance(effect, StorePosition)]
+
+
+@mutant("what comes for a role follows it", f"{_MACHINE}._for_role", flows=_REPLICAS, seed=5)
+def forwards_nothing(real: Replacement, self: Any, envelope: Envelope, role: Role) -> list[Effect]:
+    self._forwards.pop(role, None)
+    effects: list[Effect] = real(self, envelope, role)
+    return effects
+
+
+@mutant("a copy until a role has arrived", f"{_MACHINE}._keep", flows=_REPLICAS, seed=7781923)
+def keeps_nothing(real: Replacement, *_: Any) -> None:
+    return
+
+
+@mutant("one player for each role", f"{_MACHINE}._hand", flows=_REPLICAS, seed=4)
+def two_players(real: Replacement, self: Any, role: Role) -> list[Effect]:
+    player = self.players[role]
+    effects: list[Effect] = real(self, role)
+    self.players[role] = player
+    return effects
+
+
+@mutant("a whole stage can die", f"{_RING}._take", flows=_REPLICAS, seed=2)
+def never_fresh(real: Replacement, self: Any, role: Role) -> TellTake:
+    told: TellTake = real(self, role)
+    return told._replace(fresh=False)
+
+
+# -- the controller of the rings -------------------------------------------------------------------
+
+
+@mutant("roles go home", f"{_RING}._reinstate", flows=_REPLICAS, seed=1)
+def never_goes_home(real: Replacement, *_: Any) -> list[Any]:
+    return []
+
+
+@mutant("a lost host's roles get new fences (14)", f"{_RING}._assign", flows=_REPLICAS, seed=87)
+def takes_without_fence(real: Replacement, self: Any, *args: Any) -> None:
+    fences = self.record.fences
+    real(self, *args)
+    self.record = replace(self.record, fences=dict.fromkeys(self.record.fences, 0) | fences)
+
+
+@mutant("all hosts hear where a role is", f"{_RING}._rewired", flows=_REPLICAS, seed=11)
+def tells_nobody_of_moves(real: Replacement, *_: Any) -> list[Any]:
+    return []
+
+
+# -- siblings --------------------------------------------------------------------------------------
+
+
+@mutant(
+    "a new host learns what its siblings know first", f"{_MACHINE}.join", flows=_REPLICAS, seed=29
+)
+def ready_at_once(real: Replacement, self: Any) -> list[Effect]:
+    self._strangers.clear()
+    effects: list[Effect] = real(self)
+    return effects
+
+
+@mutant(
+    "what an older player shared counts no more", f"{_MACHINE}._learn", flows=_REPLICAS, seed=134
+)
+def learns_from_older_players(
+    real: Replacement, self: Any, role: Role, incarnation: int, *rest: Any
+) -> None:
+    real(self, role, max(incarnation, self._learnt.get(role, 0)), *rest)
+
+
+@mutant("a new sibling is told everything", f"{_TABLES}.joined", flows=_REPLICAS, seed=33)
+def tells_new_siblings_nothing(real: Replacement, self: Any, host: int) -> None:
+    self.siblings.add(host)
+
+
+@mutant("a dead sibling is not waited for", f"{_TABLES}.left", flows=_REPLICAS, seed=2)
+def waits_for_the_dead(real: Replacement, *_: Any) -> None:
+    return
+
+
+@mutant("origins hear again what is settled", f"{_PLAYER}._say_settled", flows=_REPLICAS, seed=95)
+def settles_silently(real: Replacement, *_: Any) -> None:
+    return
+
+
+@mutant("levels never go back", f"{_RECORDS}.put", flows=_REPLICAS, seed=43)
+def levels_go_back(real: Replacement, self: Any, records: Iterable[Any]) -> None:
+    self.records.update((record.id, record) for record in records)
+
+
+REPLICAS: tuple[Mutant, ...] = tuple(one for one in globals().values() if isinstance(one, Mutant))

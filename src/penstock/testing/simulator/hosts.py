@@ -1,0 +1,363 @@
+"""The hosts of a rough run: processes of many nodes, their ring and clocks, and the membership.
+
+The membership machine is the driver's own: it is told what hosts report and what the driver hears,
+and decides which host is lost, where its nodes go, when another one is launched and when nodes go
+home.  A step of the simulation takes ``STEP_MS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.core.causal.graph import Kind
+from penstock.core.control.controller import ControllerMachine, EndHosts
+from penstock.core.control.host_reports import RefusalCounts
+from penstock.core.control.membership import Effect, MembershipMachine, MembershipPolicy
+from penstock.core.control.membership_events import (
+    AssignHost,
+    CrashHost,
+    FenceHost,
+    HostAssigned,
+    HostCameUp,
+    HostRefused,
+    HostSilent,
+    LaunchHost,
+    MembershipEvent,
+    MoveNodes,
+    NodesOpened,
+    NodesProgressed,
+    ProcessEnded,
+    RecoverNodes,
+    SaveNodes,
+    Situation,
+    TellRing,
+    TimePassed,
+)
+from penstock.core.control.roster import DRIVER, Roster
+from penstock.core.delivery.ring import (
+    Report,
+    RingEffect,
+    RingMember,
+    SendPing,
+    SendPong,
+)
+from penstock.core.progress.marks import EPOCH_END
+from penstock.testing.simulator.violations import Violation
+
+if TYPE_CHECKING:
+    from penstock.testing.simulator.world import World
+
+__all__ = ["STEP_MS", "TICK", "Cluster", "Every", "Host"]
+
+STEP_MS = 40
+TICK = 5
+"""Steps from one look at rings and membership to the next."""
+GENERATION = 1000
+"""Hosts of another driver have numbers from the next multiple on."""
+INTERVAL_MS, TIMEOUT_MS = 200, 600
+
+
+class Every(NamedTuple):
+    """Tell a node how many epochs there are from checkpoint to checkpoint from now on."""
+
+    epochs: int
+
+
+@dataclass(eq=False)
+class Host:
+    """A process that runs nodes."""
+
+    number: int
+    """What the driver calls it."""
+    key: int
+    """A number that no host of any driver shares."""
+    ring: RingMember
+    alive: bool = True
+    frozen_until: int = 0
+    """It does nothing before this step."""
+    muted_until: int = 0
+    """Its pings, pongs and heartbeats are lost before this step; rows are not."""
+    offset_ms: int = 0
+    """How far its steady clock is ahead of the driver's."""
+    wall_ms: int = 0
+    """How far its calendar is ahead; may go back."""
+    refused: bool = False
+
+    def __str__(self) -> str:
+        return f"host {self.key}"
+
+
+class Cluster:
+    """All hosts, and what the driver knows of them."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.homes = self._planned()
+        self.hosts: dict[int, Host] = {}
+        self._generation = -1
+        self.begin()
+
+    def _planned(self) -> dict[int, int]:
+        """Which host each node is planned for; 0 is the driver's."""
+        world = self._world
+        random, graph = world.random, world.shape.graph
+        planned = dict(world.shape.hosts)
+        if not planned:
+            workers = random.choice((1, 2, 2, 3, 4))
+            at_driver = random.random() < 0.5
+            for node in graph.order:
+                sink = graph.kinds[node] is Kind.SINK
+                planned[node] = DRIVER if sink and at_driver else random.randint(1, workers)
+        used = sorted({at for at in planned.values() if at != DRIVER}) or [1]
+        return {n: 0 if at == DRIVER else 1 + used.index(at) for n, at in planned.items()}
+
+    # -- the driver ------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A driver starts a flow on hosts of its own; those of the driver before are orphans."""
+        world = self._world
+        random, graph = world.random, world.shape.graph
+        self._generation += 1
+        self._events: list[tuple[int, MembershipEvent]] = []
+        """What will happen, and when."""
+        self._fenced: set[int] = set()
+        self.placement = dict(self.homes)
+        standby = random.choice((0, 0, 1))
+        roster = Roster(max(self.homes.values()) or 1, standby, self.now_ms)
+        roster.homes = {n: at for n, at in self.homes.items() if at != DRIVER}
+        life = ControllerMachine([DRIVER, *roster.hosts], graph.order, {}, drain_ms=1000)
+        lax = {graph.regions[node] for node in graph.untraced}
+        policy = MembershipPolicy(
+            interval_ms=INTERVAL_MS,
+            timeout_ms=TIMEOUT_MS,
+            movable=frozenset(n for n in graph.order if graph.regions[n] not in lax),
+            names={node: f"node {node}" for node in graph.order},
+        )
+        self.membership = MembershipMachine(life, roster, self.placement, policy)
+        life.registered(DRIVER, "driver")
+        self._add(DRIVER)
+        for number in sorted(roster.hosts):
+            self._add(number)
+            self.take(HostCameUp(number, f"host {number}", None))
+        for number in (DRIVER, *sorted(roster.hosts)):
+            self.take(HostAssigned(number))
+        self.take(NodesOpened())
+
+    def _add(self, number: int) -> Host:
+        key = self._generation * GENERATION + number
+        ring = RingMember(number, INTERVAL_MS, TIMEOUT_MS)
+        host = Host(number, key, ring, offset_ms=self._world.random.choice((0, 700, 40_000)))
+        self.hosts[key] = host
+        return host
+
+    def of(self, number: int) -> Host | None:
+        """The host that the present driver calls so."""
+        return self.hosts.get(self._generation * GENERATION + number)
+
+    def _lives(self, number: int) -> bool:
+        host = self.of(number)
+        return host is not None and host.alive
+
+    def refuses(self, key: int) -> bool:
+        """Whether the driver refuses what comes from a host."""
+        host = self.hosts[key]
+        return key // GENERATION != self._generation or host.number in self._fenced
+
+    @property
+    def now_ms(self) -> int:
+        """The driver's clock."""
+        return self._world.steps * STEP_MS
+
+    def clock_us(self, key: int) -> int:
+        """What the calendar of a host says."""
+        return 1000 * (self.now_ms + self.hosts[key].wall_ms)
+
+    @property
+    def members(self) -> list[Host]:
+        """The workers of the present driver that live."""
+        first = self._generation * GENERATION
+        return [host for key, host in self.hosts.items() if key > first and host.alive]
+
+    def host_of(self, node: int) -> int:
+        """The key of the host where a node runs, or is to run."""
+        return self._generation * GENERATION + self.placement[node]
+
+    @property
+    def host_of_driver(self) -> int:
+        """The key of the driver's own host."""
+        return self._generation * GENERATION
+
+    def can_run(self, node: int) -> bool:
+        """Whether the host of a node can start it now."""
+        number = self.placement[node]
+        host = self.of(number)
+        ready = number == DRIVER or number in self.membership.roster.assigned
+        return host is not None and host.alive and ready and not self.is_frozen(host.key)
+
+    def is_frozen(self, key: int) -> bool:
+        """Whether a host does nothing now."""
+        return self._world.steps < self.hosts[key].frozen_until
+
+    @property
+    def busy(self) -> bool:
+        """Whether something will happen by itself."""
+        steps = self._world.steps
+        unnoticed = any(
+            (host := self.of(number)) is not None and not host.alive
+            for number in self.membership.roster.hosts
+        )
+        late = any(h.alive and h.frozen_until > steps for h in self.hosts.values())
+        return unnoticed or late or bool(self._events)
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Hosts ping each other and the driver; the membership machine looks around."""
+        world = self._world
+        for host in list(self.hosts.values()):
+            if host.alive and not self.is_frozen(host.key):
+                self._beat(host)
+        if world.controller is None:
+            return
+        due = [event for when, event in self._events if when <= world.steps]
+        self._events = [(when, event) for when, event in self._events if when > world.steps]
+        for event in due:
+            if isinstance(event, HostCameUp):
+                self._add(event.host)
+            if not isinstance(event, HostAssigned) or self._lives(event.host):
+                self.take(event)
+        epochs = {n: p.machine.completed_epoch for n, p in world.processes.items() if p.alive}
+        self.take(NodesProgressed(epochs))
+        self.take(TimePassed(world.quiet, self._situation()))
+
+    def _situation(self) -> Situation | None:
+        world = self._world
+        controller = world.controller
+        if controller is None or not self.membership.looks_home(self.now_ms):
+            return None
+        together = world.shape.global_every is not None
+        settled = controller.quiet and controller.open and not controller.record.limits
+        cuts = world.store.cuts.values()
+        ending = any(ends and ends[-1].epoch == EPOCH_END for ends in cuts)
+        saved = world.random.random() < 0.5
+        return Situation(settled and not together, ending, saved)
+
+    def _beat(self, host: Host) -> None:
+        """One host's pings, and its word to the driver."""
+        world = self._world
+        if host.key // GENERATION != self._generation or host.number == DRIVER:
+            return
+        if world.steps >= host.muted_until:
+            if host.number in self._fenced:
+                self._refuse(host)
+                return
+            self.membership.heard(host.number, self.now_ms)
+        self._ring(host, host.ring.time_passed(self.now_ms + host.offset_ms, 0))
+
+    def _refuse(self, host: Host) -> None:
+        """A host that was declared lost speaks: it is refused, and ends itself soon."""
+        world = self._world
+        if not host.refused:
+            host.refused = True
+            world.count("zombie")
+            self.take(HostRefused(host.number, RefusalCounts(messages=1)))
+        elif world.random.random() < 0.05:
+            self.kill(host)
+
+    def _ring(self, host: Host, effects: list[RingEffect]) -> None:
+        world = self._world
+        for effect in effects:
+            if isinstance(effect, Report):
+                if world.steps >= host.muted_until and world.controller is not None:
+                    self.take(HostSilent(host.number, effect.host, effect.silent_ms))
+                continue
+            other = self.of(effect.to)
+            if other is None or not other.alive or self.is_frozen(other.key):
+                continue
+            muted = world.steps < max(host.muted_until, other.muted_until)
+            if muted or not world.network.links.passes(host.key, other.key):
+                continue
+            if isinstance(effect, SendPing):
+                answers = other.ring.pinged(host.number, effect.beat, effect.loads, 0)
+                self._ring(other, answers)
+            elif isinstance(effect, SendPong):
+                other.ring.ponged(host.number, effect.loads, self.now_ms + other.offset_ms)
+
+    # -- the membership machine ------------------------------------------------------------------
+
+    def take(self, event: MembershipEvent) -> None:
+        """Tell the membership machine, and do what it asks for, unless the driver is gone."""
+        if self._has_driver():
+            for effect in self.membership.take(event, self.now_ms):
+                if self._has_driver():
+                    self._perform(effect)
+
+    def _has_driver(self) -> bool:
+        return self._world.controller is not None
+
+    def _perform(self, effect: Effect) -> None:
+        world = self._world
+        later = world.steps + world.random.choice((1, 10, 60))
+        match effect:
+            case FenceHost(_, number):
+                world.note(f"driver declares host {number} lost")
+                self._fenced.add(number)
+            case RecoverNodes(_, _, takers):
+                self.placement.update(takers)
+                world.lose(takers)
+            case MoveNodes(_, places):
+                self.placement.update(places)
+                world.count("moved")
+                world.lose(places)
+            case SaveNodes(_, nodes):
+                self._save(nodes)
+            case LaunchHost(_, number):
+                event = HostCameUp(number, f"host {number}", None)
+                self._events.append((later, event))
+            case AssignHost(_, number):
+                self._events.append((later, HostAssigned(number)))
+            case TellRing(_, number, next_, _, interval_ms, timeout_ms):
+                host = self.of(number)
+                if host is not None:
+                    if host.ring.timing != (interval_ms, timeout_ms):
+                        host.ring = RingMember(number, interval_ms, timeout_ms)
+                    host.ring.rewired(next_, self.now_ms + host.offset_ms)
+            case CrashHost(_, number):
+                host = self.of(number)
+                if host is not None:
+                    self.kill(host)
+            case EndHosts():
+                raise Violation("Eventuality", f"the flow failed: {self.membership.life.failure}")
+            case _:
+                pass  # what is about connections, replicas and people has no part in this world
+
+    def _save(self, nodes: Iterable[int]) -> None:
+        """Nodes are asked to save their states before they move."""
+        for node in nodes:
+            process = self._world.processes[node]
+            if process.alive and process.machine.stateful and node not in self._world.every:
+                process.machine.checkpoints.due = True
+
+    # -- faults ----------------------------------------------------------------------------------
+
+    def kill(self, host: Host, machine: bool = False) -> None:
+        """A host's process ends, or its whole ``machine``."""
+        world = self._world
+        if not host.alive:
+            return
+        host.alive = False
+        world.note(host, "dies")
+        for process in (*world.processes.values(), *world.zombies):
+            if process.host == host.key and process.alive:
+                world.end(process, machine)
+        if host.key // GENERATION == self._generation and host.number not in self._fenced:
+            when = world.steps + world.random.choice((1, 5, 40, 400))
+            self._events.append((when, ProcessEnded(host.number)))
+
+    def orphan(self) -> None:
+        """The driver is gone: its hosts end, but for some that do not notice in time."""
+        for host in [h for h in self.hosts.values() if h.alive]:
+            if host.number == DRIVER or self._world.random.random() < 0.8:
+                self.kill(host)

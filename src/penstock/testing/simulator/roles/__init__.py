@@ -1,0 +1,1 @@
+"""Flows of replicas in the simulator: delivery, rings, take-over, reinstatement."""

@@ -1,1 +1,0 @@
-"""A deterministic simulator of replicas: delivery, ring, take-over; faults from a seed."""

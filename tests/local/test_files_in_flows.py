@@ -1,0 +1,195 @@
+"""Flows that read files: deleted, rewritten, malformed, misnamed, and unreadable for a moment."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Flow
+from penstock.connectors.file_format import FileFormat
+from penstock.errors import PenstockError, SettingsError
+from penstock.testing.local import LocalQuery, run_local
+
+SCHEMA = "id BIGINT, name STRING"
+LINES = ['{"id": 1, "name": "a"}', '{"id": 2, "name": ', '{"id": 3, "name": "c"}']
+
+
+def write(path: Path, *ids: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"id": n, "name": "x"}) + "\n" for n in ids))
+    return path
+
+
+def rows_of(path: Path, schema: str = SCHEMA, **options: Any) -> tuple[list[Any], LocalQuery]:
+    flow = Flow("reading")
+    source = flow.files(str(path), schema=schema, shards=1, name="in", **options)  # type: ignore[arg-type]
+    sink = source.memory()
+    query = run_local(flow, hosts=1)
+    return [tuple(row.values()) for row in sink.toPylist()], query
+
+
+def counters(query: LocalQuery) -> dict[str, int]:
+    progress = query.lastProgress
+    assert progress is not None
+    return dict(progress["sources"][0]["metrics"])
+
+
+def test_a_file_that_was_published_may_be_deleted(tmp_path: Path) -> None:
+    def run() -> None:
+        flow = Flow("reading")
+        stream = flow.files(str(tmp_path / "in"), schema=SCHEMA, format="json", name="in")  # type: ignore[arg-type]
+        stream.parquet(str(tmp_path / "out"), name="out")
+        store = str(tmp_path / "store")
+        run_local(flow, hosts=1, checkpointLocation=store, epochInterval="1 hour")
+
+    first = write(tmp_path / "in" / "a.json", *range(2000))
+    run()
+    first.unlink()
+    write(tmp_path / "in" / "b.json", 9)
+    run()
+    assert not first.exists()
+    assert len(list((tmp_path / "out").glob("epoch=*"))) >= 2
+
+
+def test_rows_before_a_malformed_line_stay_when_the_rest_is_skipped(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("\n".join(LINES))
+    rows, query = rows_of(tmp_path, onCorrupt="skip")
+    assert rows == [(1, "a")]
+    assert counters(query)["files_skipped"] == 1
+
+
+def test_json_modes_are_those_of_spark(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("\n".join([*LINES, '{"id": "x", "name": "d"}', "null", "[1]"]))
+    rows, query = rows_of(tmp_path, mode="dropMalformed")
+    assert rows == [(1, "a"), (3, "c")]
+    assert counters(query)["rows_malformed"] == 4
+    rows, _ = rows_of(tmp_path, f"{SCHEMA}, _corrupt_record STRING", mode="PERMISSIVE")
+    assert rows == [
+        (1, "a", None),
+        (None, None, LINES[1]),
+        (3, "c", None),
+        (None, "d", '{"id": "x", "name": "d"}'),
+        (None, None, "null"),
+        (None, None, "[1]"),
+    ]
+    with pytest.raises(PenstockError, match=r"a\.json, line 2 is malformed .*mode='PERMISSIVE'"):
+        rows_of(tmp_path, mode="FAILFAST")
+
+
+def test_csv_modes_are_those_of_spark(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('id,name\n1,a\nx,b\n3\n4,d,e\n5,"f"\n')
+    rows, _ = rows_of(tmp_path, mode="DROPMALFORMED")
+    assert rows == [(1, "a"), (5, "f")]
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "bad"}
+    rows, query = rows_of(tmp_path, f"{SCHEMA}, bad STRING", **options)
+    assert rows == [
+        (1, "a", None),
+        (None, "b", "x,b"),
+        (3, None, "3"),
+        (4, "d", "4,d,e"),
+        (5, "f", None),
+    ]
+    assert counters(query)["rows_malformed"] == 3
+    with pytest.raises(PenstockError, match=r"a\.csv, line 3 is malformed"):
+        rows_of(tmp_path, mode="FAILFAST")
+
+
+def test_only_what_is_malformed_in_a_large_file_is_taken_apart(tmp_path: Path) -> None:
+    good = [f'{{"id": {n}, "name": "x"}}' for n in range(200_000)]
+    bad = {7, 99_999, 199_999}
+    lines = ["{" if n in bad else line for n, line in enumerate(good)]
+    (tmp_path / "a.json").write_text("\n".join(lines))
+    rows, _ = rows_of(tmp_path, mode="DROPMALFORMED")
+    assert [row[0] for row in rows] == [n for n in range(200_000) if n not in bad]
+
+
+def test_an_inferred_schema_has_a_place_for_malformed_records(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", 1)
+    assert Flow("f").files(str(tmp_path), mode="PERMISSIVE").columns[-1] == "_corrupt_record"
+    with pytest.raises(SettingsError, match="mode must be one of PERMISSIVE, DROPMALFORMED"):
+        Flow("f").files(str(tmp_path), mode="lenient")
+
+
+@pytest.mark.parametrize("passing", [OSError(errno.EIO, "I/O error"), OSError("cut short")])
+def test_a_passing_error_loses_nothing_where_corrupt_files_are_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passing: OSError
+) -> None:
+    write(tmp_path / "a.json", 1, 2, 3)
+    plain, failed = FileFormat.batches, []
+
+    def fails_once(self: FileFormat, *arguments: Any) -> Any:
+        if not failed:
+            failed.append(True)
+            raise passing
+        return plain(self, *arguments)
+
+    monkeypatch.setattr(FileFormat, "batches", fails_once)
+    rows, query = rows_of(tmp_path, onCorrupt="skip")
+    assert [row[0] for row in rows] == [1, 2, 3]
+    assert counters(query)["read_retries"] == 1
+
+
+def test_a_lasting_error_ends_the_flow_and_skips_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "a.json", 1)
+
+    def fails(self: FileFormat, *arguments: Any) -> Any:
+        raise OSError(errno.EIO, "I/O error")
+
+    monkeypatch.setattr(FileFormat, "batches", fails)
+    monkeypatch.setattr("penstock.connectors.files.PAUSE_S", 0.001)
+    with pytest.raises(PenstockError, match=r"a\.json could not be read in 6 tries.*I/O error"):
+        rows_of(tmp_path, onCorrupt="skip")
+
+
+def test_a_file_rewritten_with_the_same_size_is_not_replayed(tmp_path: Path) -> None:
+    path = write(tmp_path / "in" / "a.json", *range(10))
+    store = str(tmp_path / "store")
+
+    def run(fails: bool) -> None:
+        flow = Flow("reading")
+        stream = flow.files(str(tmp_path / "in"), schema=SCHEMA, format="json", name="in")  # type: ignore[arg-type]
+        if fails:
+            stream = stream.mapInArrow(refused, stream.schema)
+        stream.parquet(str(tmp_path / "out"), name="out")
+        run_local(flow, hosts=1, checkpointLocation=store)
+
+    def refused(batches: Any) -> Any:
+        raise RuntimeError("not this time")
+
+    with pytest.raises(PenstockError, match="not this time"):
+        run(fails=True)
+    path.write_text(path.read_text().replace("x", "y"))
+    with pytest.raises(PenstockError, match=r"a\.json was changed after it was found.*touch -d @"):
+        run(fails=False)
+
+
+def test_a_name_that_is_not_utf8_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "in" / "a.json", 1)
+    os.rename(tmp_path / "in" / "a.json", os.fsencode(tmp_path / "in") + b"/\xff\xfe.json")
+    assert rows_of(tmp_path / "in")[0] == [(1, "x")]
+
+
+def test_a_file_that_is_replaced_is_counted_and_not_read_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = str(tmp_path / "store")
+
+    def run() -> LocalQuery:
+        flow = Flow("reading")
+        stream = flow.files(str(tmp_path / "in"), schema=SCHEMA, format="json", name="in")  # type: ignore[arg-type]
+        stream.parquet(str(tmp_path / "out"), name="out")
+        return run_local(flow, hosts=1, checkpointLocation=store)
+
+    write(tmp_path / "in" / "a.json", 1)
+    run()
+    write(tmp_path / "in" / "a.json", 1, 2)
+    query = run()
+    assert counters(query)["files_replaced"] == 1
+    assert "a name that was seen is not read again" in caplog.text

@@ -1,0 +1,64 @@
+"""Functions that do not survive a row, in real processes: the flow ends, and says by what."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock import Flow
+from penstock.core.control import giving_up
+from penstock.core.control.giving_up import Losses
+from penstock.errors import HostLostError
+
+WAIT_S = 90.0
+BAD = 300
+LIMIT = 3
+
+
+def numbers(offset: int, n: int) -> pa.RecordBatch:
+    return pa.record_batch({"n": pa.array(range(offset, offset + n), pa.int64())})
+
+
+def failing(way: str) -> Any:
+    """A function that ends its process when it sees a row; it travels to the hosts."""
+
+    def function(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import ctypes
+        import os
+
+        for batch in batches:
+            if BAD in batch.column(0).to_pylist():
+                if way == "exit":
+                    os._exit(3)
+                ctypes.string_at(0)
+            yield batch
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("way", "how"),
+    [("exit", "exit status 3"), ("crash", "crashed: Segmentation fault")],
+)
+def test_a_row_that_ends_its_process_ends_the_flow_and_is_named(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, way: str, how: str
+) -> None:
+    monkeypatch.setattr(giving_up, "Losses", partial(Losses, limit=LIMIT))
+    flow = Flow("poisoned")
+    stream = flow.generate(numbers, rate=1_000, rows=20_000, shards=1, name="numbers")
+    stream.mapInArrow(failing(way), "n bigint").name("fragile").memory()
+    query = flow.start(spark, hosts=2)
+    with pytest.raises(HostLostError) as caught:
+        assert query.awaitTermination(WAIT_S), query.status
+    assert not query.isActive
+    assert query.exception() is caught.value
+    query.stop()
+    where = caught.value.parameters
+    assert (where["stage"], where["node"]) == ("fragile", "fragile[0]")
+    first, last = (int(word) for word in where["rows"].split() if word.isdigit())
+    assert first <= BAD <= last
+    assert f"lost {LIMIT + 1} times" in caught.value.message
+    assert how in caught.value.message
