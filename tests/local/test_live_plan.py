@@ -77,7 +77,11 @@ def checkpoint_epochs(query: LocalQuery, stage: str) -> list[int]:
     recovery = query._controller.recovery
     assert recovery is not None
     node = next(one["node"] for one in query.nodes() if one["stage"] == stage)
-    return [saved.report.completed for saved in recovery._stored(node).checkpoints if saved.key]
+    return [
+        saved.report.completed
+        for saved in recovery.store.stored(node, recovery.incarnations()[node]).checkpoints
+        if saved.key
+    ]
 
 
 def test_a_running_flow_is_measured_planned_and_follows_the_plan(tmp_path: Path) -> None:
@@ -206,7 +210,7 @@ def in_force(query: LocalQuery, logless: set[str]) -> bool:
     """Whether just these stages have no log, and whoever has one has all that may be needed."""
     recovery = query._controller.recovery
     assert recovery is not None
-    names = {recovery.plan.chain_of_node(node).name for node in recovery.watch.logless}
+    names = {recovery.plan.chain_of_node(node).name for node in recovery.retention.watch.logless}
     figures = query._controller.figures()
     told = {
         recovery.plan.chain_of_node(node).name

@@ -375,9 +375,9 @@ def damage(query: LocalQuery, node: str, newest: int) -> None:
     stage, shard = node[:-1].split("[")
     recovery = query._controller.recovery
     assert recovery is not None
-    folder = recovery.directory / "state" / stage / f"{int(shard):05d}"
+    folder = recovery.store.place.directory / "state" / stage / f"{int(shard):05d}"
     deadline = time.monotonic() + WAIT_S
-    while recovery.low_epoch() < 0 and time.monotonic() < deadline:
+    while min(low.region for low in recovery.lows().values()) < 0 and time.monotonic() < deadline:
         time.sleep(0.02)  # until then the beginning is a way back, too
     files = sorted(folder.glob("*/*.arrow"))
     for file in files[-newest:]:

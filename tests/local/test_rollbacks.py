@@ -15,7 +15,7 @@ from penstock.api.flow import Stream
 from penstock.api.regimes import Causal, GlobalCheckpoint, Lazy, Regime
 from penstock.api.vertex import Time, Vertex
 from penstock.engine.driver.command_channel import call, find_driver
-from penstock.engine.driver.rollback_request import Mark
+from penstock.engine.driver.rollback_request import RollbackMark
 from penstock.errors import SettingsError, TransientError
 from penstock.testing.held_input import hold_input
 from penstock.testing.kills import await_epochs, await_recovery
@@ -316,13 +316,13 @@ def test_a_rollback_that_waits_in_the_store_is_done_at_the_next_start(tmp_path: 
         epoch = max(call(find_driver(store), "checkpoint").values())
     query.spans()
     query.stop()
-    Mark(store).write(0)
+    RollbackMark(store).write(0)
     with pytest.raises(SettingsError, match=r"epoch 0 cannot be reached.*goes on where it was"):
         start()
-    Mark(store).write(epoch)
+    RollbackMark(store).write(epoch)
     query = start()
     try:
-        assert Mark(store).read() is None
+        assert RollbackMark(store).read() is None
         query.finish(WAIT_S)
     finally:
         query.stop()

@@ -9,9 +9,9 @@ from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.core.causal.plan import plan
 from penstock.core.causal.reports import Report, Saved, Stored
-from penstock.core.causal.retention import durable_epochs, low_epochs
 from penstock.core.causal.times import ZERO
 from penstock.core.rollback.watch import SpanWatch
+from penstock.testing.reference_retention import durable_epochs, low_epochs
 
 seeds = st.integers(0, 2**32)
 

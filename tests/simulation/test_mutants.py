@@ -2,10 +2,10 @@
 
 import pytest
 
-from penstock.core.causal.retention import low_epochs
+from penstock.core.control.retention import oldest_kept
 from penstock.testing.mutants.catch import MUTANTS, caught_by, violation
 from penstock.testing.mutants.mutant import Mutant, applied
-from penstock.testing.simulator import world
+from penstock.testing.simulator import store
 
 SEEDS_MAX = 20
 """The tests start from a seed that is known to catch; ``penstock simulate --mutants`` searches."""
@@ -24,9 +24,9 @@ def test_mutants_have_names_and_say_what_they_leave_out() -> None:
 
 
 def test_a_mutant_is_gone_when_it_was_tried() -> None:
-    target = "penstock.core.causal.retention:low_epochs"
-    broken = Mutant("broken", "everything", {target: lambda real, *args: {}})
+    target = "penstock.core.control.retention:oldest_kept"
+    broken = Mutant("broken", "everything", {target: lambda real, *args: 7})
     with applied(broken):
-        assert world.low_epochs is not low_epochs
-        assert world.low_epochs() == {}  # type: ignore[call-arg]
-    assert world.low_epochs is low_epochs
+        assert store.oldest_kept is not oldest_kept
+        assert store.oldest_kept({}, 0) == 7
+    assert store.oldest_kept is oldest_kept

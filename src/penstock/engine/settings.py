@@ -159,6 +159,18 @@ class RunSettings:
             return None
         return max(self.us("epochInterval"), FOLLOWED_US) / 1_000_000
 
+    @property
+    def pause_every(self) -> int | None:
+        """Epochs after which the whole flow waits for all checkpoints; None: it never does."""
+        if self.regime is None or not self.regime.whole_flow:
+            return None
+        return self.regime.epochs(self.us("epochInterval"))
+
+    @property
+    def rollback_epochs(self) -> int:
+        """Epochs that are kept for rollbacks by hand."""
+        return self.us("rollbackWindow") // self.us("epochInterval")
+
     def us(self, name: str) -> int:
         """A duration in microseconds."""
         return duration_us(getattr(self, name), name)

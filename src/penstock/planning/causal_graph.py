@@ -41,7 +41,6 @@ def causal_graph(plan: PhysicalPlan) -> CausalGraph:
         parents,
         units,
         _nodes(plan, lambda stage: stage.operator.asks) - untraced,
-        _nodes(plan, lambda stage: not stage.operator.repeatable) - untraced,
         _of(plan, _is_logless),
         _of(plan, _is_clean),
         lossy,

@@ -58,7 +58,7 @@ def causal_part(plan: PhysicalPlan, graph: CausalGraph) -> CausalGraph:
     nodes = replicated_nodes(plan)
     if not nodes:
         return graph
-    sets = ("noted", "unrepeatable", "logless", "clean", "lossy", "doubling")
+    sets = ("noted", "logless", "clean", "lossy", "doubling")
     return CausalGraph(
         {node: kind for node, kind in graph.kinds.items() if node not in nodes},
         {node: above for node, above in graph.parents.items() if node not in nodes},

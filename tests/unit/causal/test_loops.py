@@ -6,7 +6,6 @@ from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.core.causal.plan import plan
 from penstock.core.causal.reports import Report, Saved, Start, Stored
-from penstock.core.causal.retention import durable_epochs, keep_from, low_epochs
 from penstock.core.control.recovery import Record, RecoveryMachine, StartNode
 from penstock.core.node.causal import CausalMachine
 from penstock.core.node.causal_effects import Checkpoint, Recovered, Restated, TakeCheckpoint
@@ -23,6 +22,7 @@ from penstock.core.node.messages import Report as GateClosed
 from penstock.core.node.options import NodeOptions, Outlet, Wiring
 from penstock.core.time import Time
 from penstock.errors import InvariantError, PeerError
+from penstock.testing.reference_retention import durable_epochs, keep_from, low_epochs
 
 INSIDE = 8
 OUTSIDE = 9
@@ -82,10 +82,10 @@ def test_a_unit_keeps_two_epochs_that_all_its_nodes_have() -> None:
 
 
 def test_when_one_node_of_a_loop_is_lost_all_of_them_start_again_and_know_each_other() -> None:
-    machine = RecoveryMachine(GRAPH, Record(dict.fromkeys(range(4), 0)))
+    machine = RecoveryMachine(GRAPH, Record(dict.fromkeys(range(4), 0)), tuple)
     machine.lost({2: 0})
     assert machine.failed == {1, 2}
-    machine.stored(1, STORED)
+    machine.stored(1, STORED, {})
     machine.reported(0, 1, Report(0, floors={1: Floor()}))
     starts = machine.reported(3, 1, Report(3, clock={2: Position((), 6)}))
     assert [(s.node, s.incarnations) for s in starts if isinstance(s, StartNode)] == [

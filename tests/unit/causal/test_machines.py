@@ -5,16 +5,21 @@ import pytest
 from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.diffs import Link, completion, origin
 from penstock.core.causal.graph import CausalGraph, Kind
-from penstock.core.causal.reports import Cut, Report, Start, Stored, Target
+from penstock.core.causal.reports import Cut, Report, Saved, Start, Stored, Target
 from penstock.core.control.recovery import (
     Collect,
-    Fence,
+    FenceHosts,
+    FenceSources,
     FenceStore,
+    GiveUp,
     OpenEdge,
     Persist,
+    ReadStates,
     Record,
     RecoveryMachine,
+    Refuse,
     StartNode,
+    Widen,
 )
 from penstock.core.node.causal import CausalMachine
 from penstock.core.node.causal_effects import (
@@ -316,15 +321,19 @@ def test_a_restarted_source_reads_known_ranges_and_durable_cuts_again() -> None:
 def controller() -> RecoveryMachine:
     kinds = {0: Kind.SOURCE, 1: Kind.STATELESS, 2: Kind.STATEFUL}
     return RecoveryMachine(
-        CausalGraph(kinds, {1: (0,), 2: (1,)}), Record(dict.fromkeys((0, 1, 2), 0))
+        CausalGraph(kinds, {1: (0,), 2: (1,)}), Record(dict.fromkeys((0, 1, 2), 0)), lambda: [7, 8]
     )
 
 
 def test_a_recovery_fences_collects_starts_and_opens(controller: RecoveryMachine) -> None:
     effects = controller.lost({1: 0})
-    assert [type(e) for e in effects] == [Persist, FenceStore, Fence, Fence, Collect]
+    assert [type(e) for e in effects] == [Persist, FenceStore, FenceHosts, ReadStates]
+    assert effects[2] == FenceHosts(1, (7, 8), {1: 1})
     assert controller.lost({1: 0}) == []  # old news
-    assert controller.stored(1, {1: Stored()}) == []
+    assert controller.host_fenced(1, 7) == []
+    assert controller.host_fenced(0, 8) == []  # of an older round
+    assert controller.host_fenced(1, 8) == [FenceSources({}), Collect(1, {1: 2})]
+    assert controller.stored(1, {1: Stored()}, {}) == []
     assert controller.reported(0, 1, Report(0, floors={1: Floor()})) == []
     [start] = controller.reported(2, 1, Report(2, clock={1: Position((4,), 0)}))
     assert isinstance(start, StartNode)
@@ -348,12 +357,44 @@ def test_a_failure_during_recovery_starts_over_with_both(controller: RecoveryMac
     assert controller.reported(0, 1, Report(0)) == []  # of the first round
 
 
-def test_a_restarted_controller_runs_the_unfinished_recovery_again() -> None:
-    graph = CausalGraph({0: Kind.SOURCE, 1: Kind.STATELESS, 2: Kind.STATEFUL}, {1: (0,), 2: (1,)})
-    record = Record({0: 0, 1: 1, 2: 0}, frozenset({1}), 1)
-    effects = RecoveryMachine(graph, record).resumed()
-    assert effects[0] == Persist(Record({0: 0, 1: 2, 2: 0}, frozenset({1}), 2))
-    assert RecoveryMachine(graph, Record({0: 0, 1: 1, 2: 0})).resumed() == []
+def test_a_host_that_is_gone_need_not_hear_of_a_fence(controller: RecoveryMachine) -> None:
+    controller.lost({1: 0})
+    controller.host_fenced(1, 7)
+    assert controller.host_gone(8) == [FenceSources({}), Collect(1, {1: 2})]
+    assert controller.host_gone(8) == []
+
+
+def test_without_a_plan_all_nodes_restart_and_then_the_flow_ends(
+    controller: RecoveryMachine,
+) -> None:
+    controller.lost({2: 0})
+    for host in (7, 8):
+        controller.host_fenced(1, host)
+    controller.reported(0, 1, Report(0, floors={1: Floor()}))
+    controller.reported(1, 1, Report(1, clock={0: Position()}, floors={2: Floor((9,), 3)}))
+    widened, *effects = controller.stored(1, {2: Stored()}, {})
+    assert isinstance(widened, Widen)
+    assert "node 2 has no checkpoint" in widened.reason
+    assert controller.failed == {0, 1, 2}
+    assert isinstance(effects[2], FenceHosts)
+    for host in (7, 8):
+        controller.host_fenced(2, host)
+    [ended] = controller.stored(2, {0: Stored(), 1: Stored(), 2: Stored()}, {})
+    assert isinstance(ended, GiveUp)
+
+
+def test_checkpoints_from_before_what_is_forgotten_are_of_no_use(
+    controller: RecoveryMachine,
+) -> None:
+    reports = [Report(2, completed=epoch, clock={1: Position((), epoch)}) for epoch in (3, 6)]
+    kept = Stored(tuple(Saved(report.completed, report) for report in reports))
+    controller.rollback(4, {2: 5})
+    for host in (7, 8):
+        controller.host_fenced(1, host)
+    effects = controller.stored(1, {0: Stored(), 1: Stored(), 2: kept}, {2: 5})
+    assert isinstance(effects[1], Refuse)
+    starts = {e.node: e.start.completed for e in effects if isinstance(e, StartNode)}
+    assert starts[2] == 6
 
 
 def test_what_a_step_notes_is_durable_with_its_determinant_and_comes_back_in_a_replay() -> None:

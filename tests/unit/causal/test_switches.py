@@ -7,13 +7,13 @@ from penstock.core.causal.diffs import Link, completion
 from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.core.causal.plan import plan
 from penstock.core.causal.reports import Report, Saved, Stored, Target
-from penstock.core.causal.retention import keep_from, low_epochs
 from penstock.core.node.causal import CausalMachine
 from penstock.core.node.causal_effects import CausalEffect, TakeCheckpoint
 from penstock.core.node.messages import DATA, MARK, Complete, EndStep, Message, Send
 from penstock.core.node.options import NodeOptions, Outlet, Wiring
 from penstock.core.time import Time
 from penstock.errors import GraphError
+from penstock.testing.reference_retention import keep_from, low_epochs
 
 
 def node(**options: object) -> CausalMachine:

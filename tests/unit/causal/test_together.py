@@ -1,14 +1,14 @@
 """Checkpoints that others wait for, recoveries of everybody, rollbacks that people ask for."""
 
-import pytest
+from dataclasses import replace
 
 from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.codec import record_from, to_plain
 from penstock.core.causal.diffs import Link
 from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.core.causal.reports import Report, Saved, Stored
-from penstock.core.causal.retention import rollback_from
 from penstock.core.control.global_hold import GlobalHold
+from penstock.core.control.going_back import GoingBack, newest_epoch
 from penstock.core.control.recovery import (
     Collect,
     GiveUp,
@@ -25,7 +25,6 @@ from penstock.core.node.messages import DATA, MARK, Complete, Deliver, EndStep, 
 from penstock.core.node.options import NodeOptions, Outlet, Wiring
 from penstock.core.progress.marks import EPOCH_END
 from penstock.core.time import Time
-from penstock.errors import UsageError
 
 SENDERS = (1, 2)
 
@@ -167,32 +166,38 @@ def answered(machine: RecoveryMachine, effects: list[RecoveryEffect]) -> list[Re
         floors = dict.fromkeys(GRAPH.children[node], Floor())
         machine.reported(node, machine.round, Report(node, floors=floors))
     (collect,) = (effect for effect in effects if isinstance(effect, Collect))
-    return machine.stored(collect.round, {node: STORED[node] for node in collect.nodes})
+    return machine.stored(collect.round, {node: STORED[node] for node in collect.nodes}, {})
 
 
 def test_any_loss_takes_everybody_to_the_newest_epoch_that_all_have() -> None:
-    machine = RecoveryMachine(GRAPH, Record(ZEROS), all_together=True)
+    machine = RecoveryMachine(GRAPH, Record(ZEROS), tuple, all_together=True)
     assert starts(machine, machine.lost({4: 0})) == {0: 5, 1: 5, 2: 5, 3: 7, 4: 1, 5: 1}
 
 
-def test_a_rollback_by_hand_takes_one_region_back_and_nobody_else() -> None:
-    machine = RecoveryMachine(GRAPH, Record(ZEROS))
-    assert starts(machine, machine.rollback(4, nodes=[2])) == {0: 2, 1: 2, 2: 2, 3: 7}
-    assert machine.record.limits == {0: 4, 1: 4, 2: 4}
-    assert machine.truncate_due(dict.fromkeys(KINDS, 1)) == []
+def test_a_rollback_by_hand_takes_all_back_but_what_sinks_have_published() -> None:
+    machine = RecoveryMachine(GRAPH, Record(ZEROS), tuple)
+    assert starts(machine, machine.rollback(4, {})) == {0: 2, 1: 2, 2: 2, 3: 7, 4: 1, 5: 1}
+    assert machine.record.limits == {0: 4, 1: 4, 2: 4, 4: 4}
     assert record_from(to_plain(machine.record)) == machine.record
 
 
 def test_a_controller_that_restarts_finishes_a_rollback_by_hand() -> None:
-    machine = RecoveryMachine(GRAPH, Record(ZEROS))
-    machine.rollback(6)
-    again = RecoveryMachine(GRAPH, machine.record)
-    assert starts(again, again.resumed()) == {0: 5, 1: 5, 2: 5, 3: 7, 4: 1, 5: 1}
+    machine = RecoveryMachine(GRAPH, Record(ZEROS), tuple)
+    machine.rollback(6, {})
+    again = RecoveryMachine(GRAPH, machine.record, tuple)
+    assert starts(again, again.lost(machine.record.incarnations)) == {
+        0: 5,
+        1: 5,
+        2: 5,
+        3: 7,
+        4: 1,
+        5: 1,
+    }
 
 
 def test_a_rollback_to_what_is_gone_is_refused_and_all_start_from_the_newest() -> None:
-    machine = RecoveryMachine(GRAPH, Record(ZEROS))
-    effects = answered(machine, machine.rollback(1, nodes=[0]))
+    machine = RecoveryMachine(GRAPH, Record(ZEROS), tuple)
+    effects = answered(machine, machine.rollback(1, {}))
     assert isinstance(effects[0], Persist)
     assert isinstance(effects[1], Refuse)
     assert not any(isinstance(effect, GiveUp) for effect in effects)
@@ -201,11 +206,7 @@ def test_a_rollback_to_what_is_gone_is_refused_and_all_start_from_the_newest() -
 
 
 def test_what_can_be_asked_for_is_known() -> None:
-    found = rollback_from(GRAPH, {1: (2, 5, 8), 2: (2, 5)}, {3: 7, 5: 1})
-    assert found == {**dict.fromkeys(range(4), 5), 4: -1, 5: -1}
-
-
-def test_what_cannot_be_repeated_is_not_rolled_back_by_hand() -> None:
-    graph = CausalGraph(KINDS, PARENTS, unrepeatable=frozenset({1}))
-    with pytest.raises(UsageError, match="node 1 cannot repeat"):
-        RecoveryMachine(graph, Record(ZEROS)).rollback(4)
+    back = GoingBack(GRAPH, STORED, dict.fromkeys(KINDS, -1))
+    assert back.oldest_epoch() == 2
+    assert replace(back, lows=dict.fromkeys(KINDS, 3)).oldest_epoch() is None
+    assert newest_epoch(STORED) == 8

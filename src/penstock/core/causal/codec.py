@@ -141,6 +141,7 @@ _RECORD = _struct(
     incarnations=_mapping(_PLAIN, _PLAIN),
     unfinished=_NODES,
     limits=_mapping(_PLAIN, _PLAIN),
+    forgotten=_mapping(_PLAIN, _PLAIN),
 )
 
 _CODECS: Mapping[type[Any], _Codec] = {

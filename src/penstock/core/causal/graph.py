@@ -44,8 +44,6 @@ class CausalGraph:
     """The unit of each node in a loop; any number names it."""
     noted: frozenset[int] = frozenset()
     """Nodes whose steps note values: the time, random numbers, answers from outside."""
-    unrepeatable: frozenset[int] = frozenset()
-    """Nodes that may make something else of the same input when they are restarted."""
     logless: frozenset[int] = frozenset()
     """Nodes that forget what they have sent: who restarts below makes them work again.
 
@@ -65,8 +63,6 @@ class CausalGraph:
     determined: frozenset[int] = field(init=False)
     """Nodes that make the order of their inputs durable, and what their steps note."""
     descendants: Mapping[int, frozenset[int]] = field(init=False)
-    tainted: frozenset[int] = field(init=False)
-    """Nodes that are unrepeatable or below one: they go back with it, to one epoch."""
     together: Mapping[int, tuple[int, ...]] = field(init=False)
     """Per node: those with state (or sinks) that have to be able to start at one epoch with it."""
     regions: Mapping[int, int] = field(init=False)
@@ -89,9 +85,6 @@ class CausalGraph:
                     f"node {node} notes values in a loop or in a source: put the stage that calls "
                     "ctx.now(), ctx.random() or ctx.call() behind it"
                 )
-        for node in sorted(self.unrepeatable):
-            if self.kinds[node] is Kind.SOURCE:
-                raise GraphError(f"source {node} is unrepeatable: a source must be able to replay")
         for node in sorted(self.untraced):
             if node in self.units or node in self.clean:
                 raise GraphError(f"node {node} is in a loop, or clean: it has to be exactly once")
@@ -103,16 +96,8 @@ class CausalGraph:
         object.__setattr__(self, "order", self._ordered(nodes))
         object.__setattr__(self, "descendants", self._below())
         object.__setattr__(self, "determined", self._determined())
-        object.__setattr__(self, "tainted", self.voided(self.unrepeatable))
         object.__setattr__(self, "together", self._together())
         object.__setattr__(self, "regions", self._regions())
-        for node in sorted(self.tainted):
-            if self.kinds[node] is Kind.ORDERED:
-                raise GraphError(
-                    f"node {node} depends on the order of its inputs and is fed by an unrepeatable "
-                    "one: its state cannot go back to the end of an epoch; call what is not "
-                    "repeatable through ctx.call(), or declare the stage order-insensitive"
-                )
         for node in sorted(self.clean):
             if self.kinds[node] is Kind.ORDERED:
                 raise GraphError(
@@ -121,27 +106,34 @@ class CausalGraph:
                 )
 
     def closure(self, nodes: Iterable[int]) -> frozenset[int]:
-        """Nodes, and those that fail with them: in a loop, or below an unrepeatable one."""
-        found = frozenset(member for node in nodes for member in self.members[node])
-        return found | self.voided(found)
-
-    def voided(self, failed: Iterable[int]) -> frozenset[int]:
-        """The nodes that hold what an unrepeatable one of these made, and these ones."""
-        lost = self.unrepeatable.intersection(failed)
-        return frozenset(below for node in lost for below in self.descendants[node])
+        """Nodes, and those in a loop with them: they fail together."""
+        return frozenset(member for node in nodes for member in self.members[node])
 
     @property
     def untraced(self) -> frozenset[int]:
         """Nodes whose steps no other node knows: their output has no diffs and no order."""
         return self.lossy | self.doubling
 
+    @property
+    def position_first(self) -> frozenset[int]:
+        """Sources that record how far they read before rows leave: some of these may be lost."""
+        return frozenset(
+            node
+            for node, kind in self.kinds.items()
+            if kind is Kind.SOURCE and not self.lossy.isdisjoint(self.descendants[node])
+        )
+
+    @property
+    def movable(self) -> frozenset[int]:
+        """Nodes that may go to another host while they live: no row is lost or doubled by it."""
+        lax = {self.regions[node] for node in self.untraced}
+        return frozenset(node for node in self.kinds if self.regions[node] not in lax)
+
     def is_clean(self, node: int) -> bool:
         """Whether a node starts at the end of an epoch, without anything of later ones."""
         if self.kinds[node] is Kind.SOURCE:
             return False
-        if node in self.units or node in self.clean:
-            return True
-        return node in self.tainted and self.kinds[node] is not Kind.STATELESS
+        return node in self.units or node in self.clean
 
     def _regions(self) -> dict[int, int]:
         found: dict[int, int] = {}
@@ -155,13 +147,11 @@ class CausalGraph:
         return found
 
     def _together(self) -> dict[int, tuple[int, ...]]:
-        found = {node: set(self.members[node]) for node in self.order}
-        for node in sorted(self.unrepeatable):
-            group: set[int] = set().union(*(found[below] for below in self.descendants[node]))
-            found.update(dict.fromkeys(group, group))
         passing = (Kind.SOURCE, Kind.STATELESS)
-        keeps = {node for node, kind in self.kinds.items() if kind not in passing}
-        return {node: tuple(sorted(group & keeps)) for node, group in found.items()}
+        return {
+            node: tuple(other for other in self.members[node] if self.kinds[other] not in passing)
+            for node in self.order
+        }
 
     def _ordered(self, nodes: list[int]) -> tuple[int, ...]:
         order: list[int] = []

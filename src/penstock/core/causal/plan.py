@@ -18,10 +18,6 @@ on after the last range that its children know.  A **sink** starts after its las
 The nodes of a loop are one **unit**: they start from checkpoints of one epoch, the newest that all
 of them have and whose logs reach all their children's positions.
 
-When an **unrepeatable** node is lost, what it made after some epoch is void.  All nodes below it
-go back with it, to the newest epoch at which all of them with state have checkpoints; these have
-nothing of later epochs.  Nothing that the node made before that is ever asked for again.
-
 A node that promises **at most once** starts at the present epoch: the newest of which anybody who
 survives has seen a row.  Its senders send it only what comes after that; what it has sent cannot
 come again.  One that promises **at least once** is planned like any other.  But its steps are
@@ -30,8 +26,6 @@ has seen.
 
 A live sender whose log does not reach back to a failed child's position joins the failed set
 (``joining``); the controller then fences it, asks again and plans again.
-
-With all nodes but the sources failed the same plan is the watermark, see :mod:`.retention`.
 """
 
 from __future__ import annotations
@@ -47,7 +41,7 @@ from penstock.core.causal.reports import Plan, Report, Saved, Start, Stored
 from penstock.core.causal.times import END, ZERO, Stamp
 from penstock.core.progress.marks import EPOCH_END
 
-__all__ = ["limited", "plan"]
+__all__ = ["limited", "not_before", "plan"]
 
 _NOTHING = Stored()
 
@@ -67,8 +61,8 @@ def plan(
         known.newest = max([known.newest, *(cut.epoch for cut in stored[node].cuts)])
     known.newest += 1
     starts: dict[int, Start] = {}
-    voided = graph.voided(failed)
-    commons = _voided_epochs(graph, voided, stored)
+    commons: dict[int, int | None] = {}
+    """Per node in a loop: the epoch at which the loop starts."""
     present = _present(failed, reports, stored)
     rows_of_end = any(r.rows >= EPOCH_END for node, r in reports.items() if node not in failed)
     skipping = set(graph.lossy)
@@ -93,12 +87,10 @@ def plan(
         found = stored.get(node, _NOTHING)
         ends = (p.epoch for child, p in positions.items() if child not in skipping)
         needed = max([observed, *ends])
-        if node in stored and node not in voided and (lost := _lost(graph, node, found, needed)):
+        if node in stored and (lost := _lost(graph, node, found, needed)):
             return Plan(failed, impossible=lost)
         if node in commons:
             found = _only(found, commons[node])
-        if node in voided:
-            found = replace(found, determinants=())
         start = _start(graph, node, positions, known, found, deadlines)
         if isinstance(start, str):
             return Plan(failed, impossible=start)
@@ -122,6 +114,16 @@ def limited(stored: Mapping[int, Stored], limits: Mapping[int, int]) -> Mapping[
     return found
 
 
+def not_before(stored: Mapping[int, Stored], gone: Mapping[int, int]) -> Mapping[int, Stored]:
+    """What is stored, without checkpoints that are older than what may be forgotten."""
+    found = dict(stored)
+    for node, kept in stored.items():
+        usable = tuple(s for s in kept.checkpoints if s.report.completed >= gone.get(node, -1))
+        if len(usable) < len(kept.checkpoints):
+            found[node] = replace(kept, checkpoints=usable)
+    return found
+
+
 def _positions(
     graph: CausalGraph, node: int, reports: Mapping[int, Report], starts: Mapping[int, Start]
 ) -> dict[int, Position]:
@@ -130,28 +132,6 @@ def _positions(
         child: starts[child].clock[node] if child in starts else reports[child].clock[node]
         for child in graph.children[node]
     }
-
-
-def _voided_epochs(
-    graph: CausalGraph, voided: frozenset[int], stored: Mapping[int, Stored]
-) -> dict[int, int | None]:
-    """Per node below an unrepeatable one that was lost: the epoch to which all of them go back."""
-    found: dict[int, int | None] = {}
-    for node in sorted(voided):
-        group = [member for member in graph.together[node] if member in voided]
-        if node in group and node not in found:
-            epochs = {saved.report.completed for saved in stored[node].checkpoints}
-            common = None
-            for epoch in sorted(epochs, reverse=True):
-                ends = {
-                    member: dict.fromkeys(graph.children[member], Position(ZERO, epoch))
-                    for member in group
-                }
-                if _common_epoch({m: _only(stored[m], epoch) for m in group}, ends) is not None:
-                    common = epoch
-                    break
-            found.update(dict.fromkeys(group, common))
-    return found
 
 
 def _common_epoch(

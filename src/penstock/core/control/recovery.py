@@ -2,58 +2,67 @@
 
 Theory of operation
 -------------------
-    QUIET --nodes lost--> COLLECTING --all reports in--> STARTING --all started--> OPENING --> QUIET
-                              ^------------- more nodes lost, or joining -------------'
+    QUIET --nodes lost--> FENCING --all hosts have heard--> COLLECTING --all reports in-->
+    STARTING --all started--> OPENING --all edges open, all targets hit--> QUIET
+                any --more nodes lost, or joining--> FENCING
 
-- The failed set is every node that was lost and every node not durably recorded as recovered, and
-  whoever is in a loop with one of them.
-- New incarnations for all of it are made durable before anybody hears of them.  The store refuses
-  the old ones from then on; so does every node that has been told.
+- The failed set is every node that was lost, every node not durably recorded as recovered, and the
+  nodes that are in a loop with one of them.
+- New incarnations for all of it are made durable before any host hears of them.  The store of a
+  node with state refuses the old ones from then on, so what it holds can be read at once
+  (``ReadStates``).  Hosts stop the old nodes, and refuse what these had sent.
+- When every host that can be reached has heard of it (``host_fenced``), no live process cuts, saves
+  or publishes for an old incarnation any more.  Only then the logs of sources are fenced and the
+  rest is collected.  A process on a host that was given up may still write: the store refuses it.
 - Survivors answer with reports made after the fence.  The plan is a pure function of these and of
-  what is durable.  If it needs more nodes to restart, they are fenced too and everybody is asked
-  again, in a new round; answers of older rounds are ignored.
+  what is durable.  If it needs more nodes to restart, they are fenced too and all survivors are
+  asked again, in a new round; answers of older rounds are ignored.
 - Nodes of the failed set get their starts; when all have acknowledged, each edge is opened by one
   message to its sender.
 - When a node cannot repeat all its known steps, every node connected with it restarts from whole
-  epochs, and no known steps remain.
+  epochs, and no known steps remain.  When there is no plan at all, every node of the flow restarts.
 - A node counts as failed until it has hit all its targets and all its edges are open: until then
-  nobody could plan around it.
+  no plan could rely on it.
 
-A controller that restarts reads its :class:`Record` and does the same again with the same failed
-set, at new incarnations.  It needs nothing else.
+A driver that starts again reads the :class:`Record` and declares every node lost: a start of a flow
+is the recovery of everything.
 
-The machine never reads the store: ``Collect`` asks for what is durable, ``stored`` brings it.
+The machine never reads the store: ``Collect`` asks for what is durable, ``stored`` brings it.  It
+asks ``reachable`` which hosts have to hear of a fence; tell it of hosts that are gone
+(``host_gone``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from penstock.core.causal.clocks import Position
 from penstock.core.causal.graph import CausalGraph, Kind
-from penstock.core.causal.plan import limited, plan
+from penstock.core.causal.plan import limited, not_before, plan
 from penstock.core.causal.reports import Plan, Report, Start, Stored
-from penstock.core.causal.times import ZERO
 from penstock.core.progress.marks import EPOCH_END
-from penstock.errors import UsageError
 
 __all__ = [
     "Collect",
-    "Fence",
+    "FenceHosts",
+    "FenceSources",
     "FenceStore",
     "GiveUp",
     "OpenEdge",
     "Persist",
+    "ReadStates",
     "Record",
     "RecoveryEffect",
     "RecoveryMachine",
     "Refuse",
     "StartNode",
-    "Truncate",
     "Widen",
 ]
+
+NEWEST = 2
+"""Checkpoints that a plan may ask for: the newest, or the one before it where that is damaged."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,9 @@ class Record:
     recoveries: int = 0
     limits: Mapping[int, int] = field(default_factory=dict)
     """Where a person wants unfinished nodes to start: at or before these epochs."""
+    forgotten: Mapping[int, int] = field(default_factory=dict)
+    """What was forgotten when a person took nodes back: what came before the end of these epochs.
+    What is durable after that no longer says so."""
 
 
 class Persist(NamedTuple):
@@ -75,7 +87,31 @@ class Persist(NamedTuple):
 
 
 class FenceStore(NamedTuple):
-    """Let the store refuse every other incarnation of these nodes, at once."""
+    """Let the store refuse every other incarnation of these nodes with state, at once."""
+
+    incarnations: Mapping[int, int]
+
+
+class FenceHosts(NamedTuple):
+    """Tell hosts which nodes have new incarnations.
+
+    A host stops the older ones, answers ``host_fenced``, and every other node of it ``reported``.
+    """
+
+    round: int
+    hosts: tuple[int, ...]
+    incarnations: Mapping[int, int]
+
+
+class ReadStates(NamedTuple):
+    """Read what the store has of these nodes while hosts hear of the fence; it will not change."""
+
+    nodes: Mapping[int, int | None]
+    """How many of the newest checkpoints a plan may ask for; None: any."""
+
+
+class FenceSources(NamedTuple):
+    """Let the logs of sources take nothing more of every other incarnation of them."""
 
     incarnations: Mapping[int, int]
 
@@ -84,15 +120,8 @@ class Collect(NamedTuple):
     """Bring what the store has of these nodes: call ``stored``."""
 
     round: int
-    nodes: tuple[int, ...]
-
-
-class Fence(NamedTuple):
-    """Tell a survivor who has new incarnations; it answers with its report."""
-
-    node: int
-    round: int
-    incarnations: Mapping[int, int]
+    nodes: Mapping[int, int | None]
+    """How many of the newest checkpoints a plan may ask for; None: any."""
 
 
 class StartNode(NamedTuple):
@@ -115,14 +144,6 @@ class OpenEdge(NamedTuple):
     position: Position
 
 
-class Truncate(NamedTuple):
-    """Tell a node that nobody goes back behind these positions, nor behind this epoch."""
-
-    node: int
-    positions: Mapping[int, Position]
-    epoch: int
-
-
 class Refuse(NamedTuple):
     """The checkpoints that a person asked for are gone; the nodes start from the newest instead."""
 
@@ -130,9 +151,11 @@ class Refuse(NamedTuple):
 
 
 class Widen(NamedTuple):
-    """Say that all that is connected with a node restarts, and why."""
+    """Say that more nodes restart than were lost, and why."""
 
     reason: str
+    node: int | None = None
+    """The node that could not repeat its steps; None: there is no plan for less than everything."""
 
 
 class GiveUp(NamedTuple):
@@ -144,11 +167,12 @@ class GiveUp(NamedTuple):
 RecoveryEffect = (
     Persist
     | FenceStore
+    | FenceHosts
+    | ReadStates
+    | FenceSources
     | Collect
-    | Fence
     | StartNode
     | OpenEdge
-    | Truncate
     | Refuse
     | Widen
     | GiveUp
@@ -159,7 +183,8 @@ RecoveryEffect = (
 class _Round:
     number: int
     failed: frozenset[int]
-    fences: dict[int, int]
+    unfenced: set[int]
+    """Hosts that have not heard of the fence."""
     waiting: set[int]
     reports: dict[int, Report] = field(default_factory=dict)
     stored: Mapping[int, Stored] | None = None
@@ -172,26 +197,32 @@ class RecoveryMachine:
 
     >>> from penstock.core.causal.graph import Kind
     >>> graph = CausalGraph({0: Kind.SOURCE, 1: Kind.STATELESS, 2: Kind.SINK}, {1: (0,), 2: (1,)})
-    >>> machine = RecoveryMachine(graph, Record({0: 1, 1: 1, 2: 1}))
+    >>> machine = RecoveryMachine(graph, Record({0: 1, 1: 1, 2: 1}), lambda: [7])
     >>> effects = machine.lost({1: 1})
     >>> [type(effect).__name__ for effect in effects]
-    ['Persist', 'FenceStore', 'Fence', 'Fence', 'Collect']
+    ['Persist', 'FenceStore', 'FenceHosts', 'ReadStates']
     >>> machine.record.incarnations[1], machine.failed
     (2, frozenset({1}))
+    >>> machine.host_fenced(machine.round, host=7)
+    [FenceSources(incarnations={}), Collect(round=1, nodes={1: 2})]
     """
 
     def __init__(
-        self, graph: CausalGraph, record: Record, round_: int = 0, all_together: bool = False
+        self,
+        graph: CausalGraph,
+        record: Record,
+        reachable: Callable[[], Iterable[int]],
+        all_together: bool = False,
     ) -> None:
         self.graph = graph
         self.record = record
         self.all_together = all_together
         """Any loss fails every node, and all start from the newest epoch that all have."""
-        self._number = round_
+        self._reachable = reachable
+        self._number = record.recoveries
         self._round: _Round | None = None
         self._unopened: set[tuple[int, int]] = set()
         self._hit: set[int] = set()
-        self._truncated: Mapping[int, int] = {}
         self.history: list[Plan] = []
 
     @property
@@ -201,7 +232,7 @@ class RecoveryMachine:
 
     @property
     def quiet(self) -> bool:
-        """Whether everybody is as good as everybody else."""
+        """Whether no node is still recovering."""
         return not self.record.unfinished
 
     @property
@@ -215,10 +246,6 @@ class RecoveryMachine:
         return self._round is None and not self._unopened
 
     # -- events ----------------------------------------------------------------------------------
-
-    def resumed(self) -> list[RecoveryEffect]:
-        """A new controller has read the record: run unfinished recoveries again."""
-        return self._again(frozenset()) if self.record.unfinished else []
 
     def lost(self, nodes: Mapping[int, int]) -> list[RecoveryEffect]:
         """These incarnations of nodes are gone, or taken for gone; old news changes nothing."""
@@ -239,26 +266,38 @@ class RecoveryMachine:
         )
         if region <= self.record.unfinished:
             return [GiveUp(reason)]
-        return [Widen(reason), *self._again(region)]
+        return [Widen(reason, node), *self._again(region)]
 
-    def rollback(self, to: int, nodes: Iterable[int] | None = None) -> list[RecoveryEffect]:
+    def rollback(self, to: int, gone: Mapping[int, int]) -> list[RecoveryEffect]:
         """A person asks for it: all goes back to checkpoints at or before an epoch.
 
-        With ``nodes``, only what is connected with them.  Sinks keep what they have published.
-        What may be asked for is what :func:`~..causal.retention.rollback_from` says; checkpoints
-        must not be deleted, nor logs cut, until ``record.limits`` is empty again.
+        Sinks keep what they have published.  What may be asked for is what :mod:`.going_back` says;
+        ``gone`` is what may be forgotten already.  Checkpoints must not be deleted, nor logs cut,
+        until ``record.limits`` is empty again.
         """
-        chosen = self.graph.order if nodes is None else tuple(nodes)
-        regions = {self.graph.regions[node] for node in chosen}
-        back = frozenset(node for node in self.graph.order if self.graph.regions[node] in regions)
-        void = sorted(self.graph.unrepeatable & back)
-        if void:
-            raise UsageError(
-                f"node {void[0]} cannot repeat what it has made, and sinks have published what "
-                "follows from it: a flow with such a stage is not rolled back by hand"
-            )
-        limits = {node: to for node in sorted(back) if self.graph.kinds[node] is not Kind.SINK}
-        return self._again(back, limits)
+        kinds = self.graph.kinds
+        limits = {node: to for node in self.graph.order if kinds[node] is not Kind.SINK}
+        before = self.record.forgotten
+        forgotten = {node: max(low, before.get(node, -1)) for node, low in gone.items()}
+        self.record = replace(self.record, forgotten=forgotten)
+        return self._again(frozenset(kinds), limits)
+
+    def host_fenced(self, round_: int, host: int) -> list[RecoveryEffect]:
+        """A host has stopped the nodes that have new incarnations."""
+        current = self._round
+        if current is None or current.number != round_:
+            return []
+        return self._heard(current, host)
+
+    def host_gone(self, host: int) -> list[RecoveryEffect]:
+        """A host was given up: it need not hear of any fence."""
+        return [] if self._round is None else self._heard(self._round, host)
+
+    def _heard(self, current: _Round, host: int) -> list[RecoveryEffect]:
+        if host not in current.unfenced:
+            return []
+        current.unfenced.discard(host)
+        return self._maybe_collect(current)
 
     def reported(self, node: int, round_: int, report: Report) -> list[RecoveryEffect]:
         """A survivor's answer to a fence."""
@@ -269,12 +308,18 @@ class RecoveryMachine:
         current.reports[node] = report
         return self._maybe_plan(current)
 
-    def stored(self, round_: int, stored: Mapping[int, Stored]) -> list[RecoveryEffect]:
-        """What is durable of the failed nodes."""
+    def stored(
+        self, round_: int, stored: Mapping[int, Stored], gone: Mapping[int, int]
+    ) -> list[RecoveryEffect]:
+        """What is durable of the failed nodes.
+
+        What came before the end of an epoch may be forgotten (``gone``): older checkpoints are of
+        no use, even if they are still there.
+        """
         current = self._round
         if current is None or current.number != round_:
             return []
-        current.stored = stored
+        current.stored = not_before(stored, gone)
         return self._maybe_plan(current)
 
     def started(self, node: int, incarnation: int) -> list[RecoveryEffect]:
@@ -309,7 +354,7 @@ class RecoveryMachine:
         return self._settle()
 
     def _settle(self) -> list[RecoveryEffect]:
-        """Record the nodes that are as good as any other now."""
+        """Record the nodes that have recovered."""
         if self._round is not None:
             return []
         waiting = {node for edge in self._unopened for node in edge}
@@ -322,21 +367,6 @@ class RecoveryMachine:
             limits={n: to for n, to in self.record.limits.items() if n not in settled},
         )
         return [Persist(self.record)]
-
-    def truncate_due(self, lows: Mapping[int, int]) -> list[RecoveryEffect]:
-        """Now and then, with the low epochs of what is durable: what may be forgotten."""
-        if self.record.limits:
-            return []
-        before, self._truncated = self._truncated, lows
-        return [
-            Truncate(
-                node,
-                dict.fromkeys(self.graph.children[node], Position(ZERO, lows[node])),
-                lows[node],
-            )
-            for node in self.graph.order
-            if lows[node] > before.get(node, -1)
-        ]
 
     def plan(
         self, failed: frozenset[int], reports: Mapping[int, Report], stored: Mapping[int, Stored]
@@ -352,7 +382,7 @@ class RecoveryMachine:
     def _again(
         self, nodes: frozenset[int], limits: Mapping[int, int] | None = None
     ) -> list[RecoveryEffect]:
-        """Fence the failed set, grown by some nodes, and ask everybody else."""
+        """Fence the failed set, grown by some nodes, and ask all survivors."""
         failed = self.graph.closure(self.record.unfinished | nodes)
         if self.all_together:
             failed = frozenset(self.graph.order)
@@ -363,21 +393,50 @@ class RecoveryMachine:
         merged = dict(self.record.limits)
         for node, to in (limits or {}).items():
             merged[node] = min(to, merged.get(node, to))
-        self.record = Record(incarnations, failed, self.record.recoveries + 1, merged)
-        self._number = self.record.recoveries
-        fences = {node: incarnations[node] for node in sorted(failed)}
-        # Who is not connected with any of them has nothing to say, and need not hear of it.
+        self._number = self.record.recoveries + 1
+        self.record = Record(incarnations, failed, self._number, merged, self.record.forgotten)
+        # What is not connected with any of them has nothing to say.
         regions = {self.graph.regions[node] for node in failed}
         near = [node for node in self.graph.order if self.graph.regions[node] in regions]
-        survivors = [node for node in near if node not in failed]
-        self._round = _Round(self._number, failed, fences, set(survivors))
+        hosts = tuple(sorted(self._reachable()))
+        survivors = {node for node in near if node not in failed}
+        current = self._round = _Round(self._number, failed, set(hosts), survivors)
         self._unopened, self._hit = set(), set()
+        fences = self._incarnations(failed)
+        states = {node: self._newest(node) for node in sorted(failed) if self._has_state(node)}
         return [
             Persist(self.record),
-            FenceStore(fences),
-            *(Fence(node, self._number, fences) for node in survivors),
-            Collect(self._number, tuple(sorted(failed))),
+            FenceStore(self._incarnations(states)),
+            FenceHosts(self._number, hosts, fences),
+            ReadStates(states),
+            *self._maybe_collect(current),
         ]
+
+    def _maybe_collect(self, current: _Round) -> list[RecoveryEffect]:
+        """Ask for what is durable, once no host works for an old incarnation any more."""
+        if current.unfenced:
+            return []
+        kinds = self.graph.kinds
+        sources = [node for node in current.failed if kinds[node] is Kind.SOURCE]
+        wanted = {node: self._newest(node) for node in sorted(current.failed)}
+        return [FenceSources(self._incarnations(sources)), Collect(current.number, wanted)]
+
+    def _incarnations(self, nodes: Iterable[int]) -> dict[int, int]:
+        return {node: self._now(node) for node in sorted(nodes)}
+
+    def _has_state(self, node: int) -> bool:
+        return self.graph.kinds[node] in (Kind.STATEFUL, Kind.ORDERED)
+
+    def _newest(self, node: int) -> int | None:
+        """How many of a node's newest checkpoints a plan may ask for; None: any.
+
+        The log of a checkpoint reaches back to the low epoch, so the newest will do, unless several
+        nodes have to agree on an epoch.
+        """
+        graph = self.graph
+        alone = node not in graph.units and not graph.logless
+        running = self.record.unfinished < frozenset(graph.kinds)
+        return NEWEST if alone and running and not self.record.limits else None
 
     def _maybe_plan(self, current: _Round) -> list[RecoveryEffect]:
         if current.waiting or current.stored is None or current.plan is not None:
@@ -391,9 +450,9 @@ class RecoveryMachine:
                 effects = [Persist(self.record), Refuse(found.impossible)]
             found = self.plan(current.failed, current.reports, current.stored)
         if found.impossible is not None:
-            return [GiveUp(found.impossible)]
+            return [*effects, *self._without_plan(found.impossible)]
         if found.joining:
-            return self._again(frozenset(found.joining))
+            return [*effects, *self._again(frozenset(found.joining))]
         current.plan = found
         current.starting = set(found.starts)
         self.history.append(found)
@@ -403,6 +462,13 @@ class RecoveryMachine:
             if node in found.starts
         ]
         return effects
+
+    def _without_plan(self, reason: str) -> list[RecoveryEffect]:
+        """Too much was lost: start everything from what is durable, unless that is what failed."""
+        everything = frozenset(self.graph.kinds)
+        if self.record.unfinished == everything:
+            return [GiveUp(reason)]
+        return [Widen(reason), *self._again(everything)]
 
     def _limits(self, stored: Mapping[int, Stored]) -> Mapping[int, int]:
         """At or before which epochs nodes have to start, though they could start later."""

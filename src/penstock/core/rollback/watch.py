@@ -85,10 +85,11 @@ class SpanWatch:
         """Checkpoints that do not count yet, and from which epoch of all children on they do."""
         self._changed: set[int] = set()
 
-    def with_logless(self, logless: frozenset[int]) -> SpanWatch:
-        """The same knowledge, where other nodes keep no log of what they sent.
+    def anew(self, logless: frozenset[int]) -> SpanWatch:
+        """The same knowledge with low-watermarks that begin anew.
 
-        Low-watermarks begin anew: they are those of now once checkpoints are there that fit.
+        Needed where low-watermarks may fall: other nodes keep no log of what they sent, or a node
+        was taken back by hand.
         """
         other = SpanWatch(self.graph, logless)
         other._kept = {node: list(epochs) for node, epochs in self._kept.items()}
@@ -102,7 +103,7 @@ class SpanWatch:
         """All checkpoints of a node that are durable, by epoch; -1 is its initial state.
 
         As a mapping, with the epoch from which on the log of each serves every child
-        (:func:`~penstock.core.causal.retention.serves_from`).
+        (:func:`~penstock.core.control.retention.serves_from`).
         """
         serves = epochs if isinstance(epochs, Mapping) else dict.fromkeys(epochs, -1)
         self._kept[node] = sorted(e for e, since in serves.items() if since < 0) or [-1]
@@ -145,7 +146,7 @@ class SpanWatch:
     def _count_early(self) -> None:
         """Count the checkpoints whose logs reach back far enough by now."""
         for node, early in sorted(self._early.items()):
-            children = self.graph.children[node] if node not in self.graph.tainted else ()
+            children = self.graph.children[node]
             reached = min((self.low(child) for child in children), default=EPOCH_END)
             ready = [epoch for epoch, since in early.items() if since <= reached]
             if ready:

@@ -210,7 +210,7 @@ class Controller:
         policy = membership_policy(self.plan, self.settings, self.recovery, self._launcher)
         machine = MembershipMachine(self.machine, roster, self.placement, policy)
         if self.recovery is not None:
-            self.recovery.careful = machine.giving_up.careful
+            self.recovery.orders.careful = machine.giving_up.careful
         return Members(
             machine,
             self.placement,
@@ -240,22 +240,11 @@ class Controller:
             causal_graph(self.plan),
             place,
             self.placement,
-            self.links.to_agent,
-            self.links.address_of,
+            self.links,
             self._committed,
             self.hubs,
-            purges=self.settings.recovery == "purge",
-            pause_every=self._pause_every(),
-            window_epochs=self.settings.us("rollbackWindow") // self.settings.us("epochInterval"),
-            store_timeout_s=self.settings.s("storeTimeout"),
+            self.settings,
         )
-
-    def _pause_every(self) -> int | None:
-        """After so many epochs the whole flow waits for everybody's checkpoints; None: never."""
-        regime = self.settings.regime
-        if regime is None or not regime.whole_flow:
-            return None
-        return regime.epochs(self.settings.us("epochInterval"))
 
     def _make_replicas(self) -> Replicas | None:
         """The rings of replicas, where the flow has any."""

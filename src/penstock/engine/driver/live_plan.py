@@ -26,9 +26,9 @@ from penstock.core.control.assignment import PlanOrders
 from penstock.core.control.figures import NodeFigures
 from penstock.core.control.host_orders import ApplyPlan
 from penstock.core.control.host_reports import CheckpointSaved
+from penstock.core.control.planned_logs import Logging, PlannedLogs
 from penstock.core.plan import Method, Plan, Topology, solve
 from penstock.engine.driver.meter import Meter
-from penstock.engine.driver.planned_logs import PlannedLogs
 from penstock.engine.driver.recovery import Recovery
 from penstock.engine.host.clock import now_us
 from penstock.engine.settings import RunSettings
@@ -64,9 +64,9 @@ class LivePlan:
         self.meter = Meter(recovery.plan, recovery.graph)
         self.orders = PlanOrders()
         """What hosts are told."""
-        self._logs = PlannedLogs(recovery)
+        self._logs = PlannedLogs(recovery.retention)
         self._recovery = recovery
-        self._storage = recovery.storage
+        self._storage = recovery.store.storage
         self._epoch_s = settings.s("epochInterval")
         self._slack = 2 + math.ceil(STALE_S / self._epoch_s)
         self._max_overhead = settings.maxOverhead
@@ -84,7 +84,7 @@ class LivePlan:
 
     def _probe(self) -> None:
         try:
-            self.meter.storage.probe(self._storage, self._recovery.sync)
+            self.meter.storage.probe(self._storage, self._recovery.store.place.sync)
         except OSError as error:
             log.info("the speed of the store is not known: %s", error)
 
@@ -98,7 +98,7 @@ class LivePlan:
         if now_s >= self._probe_at_s:
             self._probe_at_s = now_s + PROBE_S
             threading.Thread(target=self._probe, name="penstock-probe", daemon=True).start()
-        if self.orders.logged and self._logs.settle(figures, self._slack):
+        if self.orders.logged and self._settle_logs(figures):
             self.orders = self.orders._replace(logged=self._logged())
             self._tell(ApplyPlan(self.orders))
         if self._max_overhead is not None and now_s >= self._look_at_s and not self._planning:
@@ -106,6 +106,13 @@ class LivePlan:
             if self._recovery.machine.quiet and self._has_moved():
                 self._planning = True
                 threading.Thread(target=self._plan_again, name="penstock-plan", daemon=True).start()
+
+    def _settle_logs(self, figures: Mapping[int, NodeFigures]) -> bool:
+        said = {
+            node: Logging(one.epoch, one.causal is not None and one.causal.logged)
+            for node, one in figures.items()
+        }
+        return self._logs.settle(said, self._slack, self._recovery.quiet)
 
     def saved(self, saved: CheckpointSaved) -> None:
         """A checkpoint is durable."""
@@ -121,7 +128,7 @@ class LivePlan:
                 raise TransientError("nothing was measured yet: wait a few seconds")
             history = [
                 [self._node_of[name] for name in entry.lost if name in self._node_of]
-                for entry in list(self._recovery.history)
+                for entry in self._recovery.history
             ]
             return self.meter.topology(history)
 

@@ -280,7 +280,7 @@ class Members:
     def _is_saved(self, recovery: Recovery, saving: Mapping[int, int]) -> bool:
         followers = self._parts.followers
         current = followers is None or all(map(followers.is_current, set(saving.values())))
-        return current and recovery.have_answered(saving)
+        return current and recovery.requests.have_saved(saving)
 
     # -- effects ---------------------------------------------------------------------------------
 
@@ -354,15 +354,15 @@ class Members:
                 if self._parts.replicas is not None:
                     self._parts.replicas.begin()
             case ServeHost():
-                recovery.host_ready()
+                recovery.orders.host_ready()
             case RecoverNodes(_, lost, takers, reason):
                 recovery.host_lost(lost, takers, reason)
             case SaveNodes(_, nodes):
-                recovery.ask_checkpoints_now(nodes)
+                recovery.requests.save_now(nodes)
             case MoveNodes(_, places, reason):
                 recovery.move(places, reason)
             case NoteRefused(_, host, counts):
-                recovery.note_refused(host, counts)
+                recovery.history.refused(host, counts)
             case _:
                 assert_never(effect)
 
@@ -420,7 +420,7 @@ def membership_policy(
         reinstate=settings.reinstate,
         retried=launcher.retries,
         followed=recovery is not None and settings.followed_s is not None,
-        movable=frozenset() if recovery is None else recovery.movable,
+        movable=frozenset() if recovery is None else recovery.graph.movable,
         names={node: plan.node_name(node) for chain in plan.chains for node in chain.nodes},
     )
 

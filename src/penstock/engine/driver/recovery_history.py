@@ -1,11 +1,18 @@
-"""The history of a flow's recoveries."""
+"""The history of a flow's recoveries, for people: who was lost, who restarted, what it took."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["RecoveryEntry"]
+from penstock.core.control.host_reports import RefusalCounts
+from penstock.engine.host.clock import now_us
+
+__all__ = ["RecoveryEntry", "RecoveryHistory"]
+
+ENTRIES_MAX = 1000
 
 
 @dataclass
@@ -50,3 +57,68 @@ class RecoveryEntry:
             "refused": dict(self.refused),
             "work_s": self.work_s,
         }
+
+
+class RecoveryHistory:
+    """The last recoveries, oldest first."""
+
+    def __init__(self) -> None:
+        self._entries: deque[RecoveryEntry] = deque(maxlen=ENTRIES_MAX)
+
+    def __iter__(self) -> Iterator[RecoveryEntry]:
+        return iter(list(self._entries))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, lost: list[str], reason: str) -> RecoveryEntry:
+        """A recovery begins."""
+        number = self._entries[-1].number + 1 if self._entries else 1
+        self._entries.append(RecoveryEntry(number, lost, reason, now_us()))
+        return self._entries[-1]
+
+    @property
+    def unfinished(self) -> list[RecoveryEntry]:
+        """The recoveries that are under way."""
+        return [entry for entry in self._entries if entry.recovered_us is None]
+
+    # -- what happens ----------------------------------------------------------------------------
+
+    def planned(self, restarted: list[str]) -> None:
+        """Nodes are being started; a plan for more losses takes the place of the one before."""
+        for entry in self.unfinished:
+            entry.planned_us, entry.restarted = now_us(), restarted
+
+    def started(self) -> None:
+        """All nodes have started, and edges are being opened."""
+        for entry in self.unfinished:
+            entry.started_us, entry.opened_us = now_us(), None
+
+    def looked(self, opened: bool, quiet: bool) -> bool:
+        """How the flow is now; whether a recovery is over with it."""
+        over = False
+        for entry in self.unfinished:
+            if entry.started_us is not None and entry.opened_us is None and opened:
+                entry.opened_us = now_us()
+            if entry.opened_us is not None and quiet:
+                entry.recovered_us = now_us()
+                over = True
+        return over
+
+    def worked(self, name: str, **found: float) -> None:
+        """What a restarted node has spent, in the newest recovery that restarted it."""
+        entry = next((one for one in reversed(self._entries) if name in one.restarted), None)
+        if entry is not None and ("replay_s" in found or entry.recovered_us is None):
+            work = entry.work.setdefault(name, {})
+            for key, value in found.items():
+                work[key] = work.get(key, 0.0) + value
+
+    def refused(self, host: int, counts: RefusalCounts) -> None:
+        """Something of a lost host was refused: it was not dead after all."""
+        entry = next((one for one in reversed(self._entries) if one.host == host), None)
+        if entry is None:  # it had no nodes
+            return
+        for key, count in counts._asdict().items():
+            before = entry.refused.get(key, 0)
+            if count:
+                entry.refused[key] = max(before, count) if key == "writes" else before + count

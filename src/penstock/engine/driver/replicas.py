@@ -186,7 +186,7 @@ class Replicas:
         """What was noted so far counts; what players before this one note from now on does not."""
         node = node_of(self.plan, role)
         fence = self._record.seats[role].incarnation
-        log_ = self._recovery._boundaries(node)
+        log_ = self._recovery.store.boundaries(node)
         log_.take_over(lows.get(node, -1), ended=True, fence=fence)
 
     def host_lost(self, host: int, taker: int | None, reason: str) -> None:
@@ -315,7 +315,7 @@ class Replicas:
         lows: dict[int, int] = {}
         for stage in self._stages.sinks:
             for node in self.plan.chains[stage].nodes:
-                epoch = lows[node] = self._recovery._sink_report(node).completed
+                epoch = lows[node] = self._recovery.store.sink_report(node).completed
                 published[regions[node]] = min(epoch, published.get(regions[node], epoch))
         for stage in self._stages.sources:
             for node in self.plan.chains[stage].nodes:
@@ -462,16 +462,16 @@ class Replicas:
     def _read_record(self) -> tuple[int, int]:
         """The greatest incarnation and generation of earlier runs, whatever their regimes."""
         sources = (role for stage in self._stages.sources for role in self._stages.of(stage))
-        fences = [self._recovery._boundaries(node_of(self.plan, r)).fence() for r in sources]
+        fences = [self._recovery.store.boundaries(node_of(self.plan, r)).fence() for r in sources]
         fence = max(fences, default=0)
         try:
-            found = json.loads(self._recovery.storage.read(RECORD))
+            found = json.loads(self._recovery.store.storage.read(RECORD))
             return max(int(found["incarnation"]), fence), int(found["generation"])
         except FileNotFoundError:
             return fence, 0
         except (ValueError, KeyError, TypeError) as error:
             log.warning(
-                "%s/%s is damaged and is made anew: %s", self._recovery.storage, RECORD, error
+                "%s/%s is damaged and is made anew: %s", self._recovery.store.storage, RECORD, error
             )
             return max(now_us() // 1_000_000, fence), 0
 
@@ -488,4 +488,6 @@ class Replicas:
             "fences": [(*role, fence) for role, fence in record.fences.items()],
             "seats": [(*role, *seat) for role, seat in record.seats.items()],
         }
-        self._recovery.storage.write(RECORD, json.dumps(found).encode(), self._recovery.sync)
+        self._recovery.store.storage.write(
+            RECORD, json.dumps(found).encode(), self._recovery.store.place.sync
+        )

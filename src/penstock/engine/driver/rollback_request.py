@@ -1,35 +1,32 @@
 """A rollback that a person asks for: where each node would start, said before it is done.
 
-All nodes restart, each from its newest checkpoint at or before an epoch.  The plan is the recovery
-machine's own (:meth:`penstock.core.control.recovery.RecoveryMachine.rollback`), so what is said
-beforehand is what happens.  Sinks keep what they have published: the epochs until there are made
-again and dropped.
+All nodes restart, each from its newest checkpoint at or before an epoch
+(:mod:`penstock.core.control.going_back`).  Sinks keep what they have published: the epochs until
+there are made again and dropped.
 """
 
 from __future__ import annotations
 
 import json
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from penstock.core.causal.graph import Kind
 from penstock.core.causal.reports import Plan, Start, Stored
-from penstock.core.control.recovery import Record, RecoveryMachine, Refuse
+from penstock.core.control.going_back import GoingBack, newest_epoch
 from penstock.core.progress.marks import EPOCH_END
 from penstock.engine.store.description import ChainInfo, FlowDescription
 from penstock.errors import SettingsError
 from penstock.storage import StoreLike, storage_of
 
-__all__ = ["Mark", "going_back", "oldest_epoch", "preview_rows"]
+__all__ = ["RollbackMark", "going_back", "plan_back", "preview_rows"]
 
-_WITH_STATE = (Kind.STATEFUL, Kind.ORDERED)
 StoredNodes = Mapping[int, Stored]
 Lows = Mapping[int, int]
 """Per node the low epoch of those it is connected with."""
 
 
-def going_back(
+def plan_back(
     description: FlowDescription,
     stored: StoredNodes,
     to: int,
@@ -38,15 +35,15 @@ def going_back(
 ) -> Plan:
     """The plan of going back to the end of an epoch; an error says who cannot.
 
-    Behind their low epochs nodes do not go: senders and sources have forgotten what came before.
-    Nor does anybody go to an epoch that the flow has not come to: what is stored, and the epochs
-    that nodes have ``reached``, say how far that is.
+    It must be one that the flow has come to: what is stored, and the epochs that nodes have
+    ``reached``, say how far that is.
     """
-    newest = _newest_epoch(stored, reached)
-    found = _plan(description, stored, to, lows) if to <= newest else None
+    back = going_back(description, stored, lows)
+    newest = newest_epoch(stored, reached)
+    found = back.plan(to) if to <= newest else None
     if found is not None:
         return found
-    oldest = oldest_epoch(description, stored, lows)
+    oldest = back.oldest_epoch()
     reason = (
         _who_cannot(description, stored, to, lows)
         if to <= newest
@@ -60,45 +57,9 @@ def going_back(
     raise SettingsError(f"rollback: epoch {to} cannot be reached: {reason}; {way}", epoch=to)
 
 
-def _newest_epoch(stored: StoredNodes, reached: Iterable[int]) -> int:
-    """The newest epoch that is known; the end of a stream is none, unless nothing else is left."""
-    epochs = [cut.epoch for found in stored.values() for cut in found.cuts]
-    epochs += [s.report.completed for found in stored.values() for s in found.checkpoints]
-    known = [epoch for epoch in (*epochs, *reached) if epoch >= 0]
-    return max((e for e in known if e < EPOCH_END), default=EPOCH_END if known else -1)
-
-
-def oldest_epoch(description: FlowDescription, stored: StoredNodes, lows: Lows) -> int | None:
-    """The oldest epoch that a flow can go back to; None: it can go nowhere."""
-    graph = description.graph
-    epochs = sorted(
-        {
-            saved.report.completed
-            for node, found in stored.items()
-            if graph.kinds[node] in _WITH_STATE
-            for saved in found.checkpoints
-        }
-    ) or [min(lows.values(), default=-1)]
-    # A later epoch only ever adds checkpoints to choose from.
-    found = bisect_left(
-        epochs, True, key=lambda epoch: _plan(description, stored, epoch, lows) is not None
-    )
-    return epochs[found] if found < len(epochs) else None
-
-
-def _plan(description: FlowDescription, stored: StoredNodes, to: int, lows: Lows) -> Plan | None:
-    graph = description.graph
-    nothing = Record(dict.fromkeys(graph.kinds, 0))
-    machine = RecoveryMachine(graph, nothing, all_together=description.together)
-    machine.rollback(to)
-    effects = machine.stored(machine.round, stored)
-    if not machine.history or any(isinstance(effect, Refuse) for effect in effects):
-        return None
-    found = machine.history[-1]
-    starts = [found.starts[node] for node in graph.order if graph.kinds[node] in _WITH_STATE]
-    if not starts:
-        return found if to >= min(lows.values(), default=-1) else None
-    return found if all(start.completed >= lows[start.node] for start in starts) else None
+def going_back(description: FlowDescription, stored: StoredNodes, lows: Lows) -> GoingBack:
+    """Where a flow can go back to."""
+    return GoingBack(description.graph, stored, lows, description.together)
 
 
 def _who_cannot(description: FlowDescription, stored: StoredNodes, to: int, lows: Lows) -> str:
@@ -184,7 +145,7 @@ def _replays(chain: ChainInfo, starts: list[Start], stored: StoredNodes) -> str:
 _MARK = "rollback.json"
 
 
-class Mark:
+class RollbackMark:
     """``rollback.json``: a rollback that waits for a driver.
 
     It is asked for while no driver runs the flow; the next one does it first.

@@ -49,7 +49,7 @@ class Rollbacks:
         epoch = clock.epoch(now_us()) + 1  # a shard may be one epoch ahead
         began = time.monotonic()
         ask_at = 0.0
-        while missing := recovery.unanswered(epoch):
+        while missing := recovery.requests.unanswered(epoch):
             now = time.monotonic()
             if now - began > timeout:
                 raise TransientError(
@@ -60,9 +60,9 @@ class Rollbacks:
             if now >= ask_at:
                 ask_at = now + AGAIN_S
                 late = now - began > max(EPOCHS_S, 20 * self._settings.s("epochInterval"))
-                self._ask(lambda late=late: recovery.ask_checkpoints(epoch, late), timeout)  # type: ignore[misc]
+                self._ask(lambda late=late: recovery.requests.ask_checkpoints(epoch, late), timeout)  # type: ignore[misc]
             self._still_running("checkpoint", self._ended.wait(0.005))
-        return recovery.checkpoints()
+        return recovery.requests.checkpoints()
 
     def rollback(
         self, to: int, dryRun: bool = False, timeout: float = 60.0
@@ -85,8 +85,8 @@ class Rollbacks:
             raise SettingsError(f"rollback: to is the number of an epoch, got {to!r}")
         reached = self._reached()
         if dryRun:
-            return self._ask(lambda: recovery.preview(to, reached), timeout)
-        rows, number = self._ask(lambda: recovery.roll_back(to, reached), timeout)
+            return self._ask(lambda: recovery.requests.preview(to, reached), timeout)
+        rows, number = self._ask(lambda: recovery.requests.roll_back(to, reached), timeout)
         deadline = time.monotonic() + timeout
         while not self._is_over(recovery, number):
             if time.monotonic() > deadline:
@@ -113,7 +113,7 @@ class Rollbacks:
             )
         failed = [numbers[one] if isinstance(one, str) else one for one in lost]
         reached = self._reached()
-        found = self._ask(lambda: recovery.watch.if_failed(failed, reached))
+        found = self._ask(lambda: recovery.retention.watch.if_failed(failed, reached))
         return [
             {
                 "node": plan.node_name(one.node),
@@ -132,11 +132,11 @@ class Rollbacks:
         keeps the others from forgetting more.
         """
         controller, recovery = self._recovering("spans")
-        plan, watch = controller.plan, recovery.watch
+        plan, watch = controller.plan, recovery.retention.watch
         reached = self._reached()
 
         def rows() -> list[dict[str, Any]]:
-            recovery.low_epoch()
+            recovery.lows()
             return [
                 {
                     "node": plan.node_name(node),
@@ -183,5 +183,5 @@ class Rollbacks:
 
     @staticmethod
     def _is_over(recovery: Recovery, number: int) -> bool:
-        found = [entry for entry in list(recovery.history) if entry.number == number]
+        found = [entry for entry in recovery.history if entry.number == number]
         return not found or found[0].opened_us is not None

@@ -22,7 +22,6 @@ from penstock.core.causal.clocks import Position
 from penstock.core.causal.diffs import Diff
 from penstock.core.causal.logs import Spilled
 from penstock.core.causal.reports import Report
-from penstock.core.causal.retention import serves_from
 from penstock.core.control.figures import CausalFigures, NodeFigures
 from penstock.core.control.host_reports import (
     CheckpointRequestMet,
@@ -35,6 +34,7 @@ from penstock.core.control.host_reports import (
     NodeRecovered,
     NodeReported,
 )
+from penstock.core.control.retention import serves_from
 from penstock.core.node.causal import CausalMachine
 from penstock.core.node.causal_effects import (
     CausalEffect,

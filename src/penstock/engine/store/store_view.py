@@ -19,11 +19,16 @@ from penstock.connectors.epoch_log import last_epoch
 from penstock.core.causal.clocks import Position
 from penstock.core.causal.graph import Kind
 from penstock.core.causal.reports import Report, Saved, Stored
-from penstock.core.causal.retention import serves_from
 from penstock.core.causal.times import ZERO
+from penstock.core.control.retention import RetentionMachine
 from penstock.core.progress.marks import EPOCH_END
 from penstock.core.rollback.watch import SpanWatch
-from penstock.engine.driver.rollback_request import Mark, going_back, oldest_epoch, preview_rows
+from penstock.engine.driver.rollback_request import (
+    RollbackMark,
+    going_back,
+    plan_back,
+    preview_rows,
+)
 from penstock.engine.host.causal_source import cuts_of
 from penstock.engine.store.changed_flow import adapted
 from penstock.engine.store.description import FLOW_FILE, ChainInfo, FlowDescription
@@ -58,7 +63,7 @@ class StoreView:
                 path=str(self.path),
             )
         self.description = described
-        self.mark = Mark(self.path)
+        self.mark = RollbackMark(self.path)
 
     # -- who runs it -----------------------------------------------------------------------------
 
@@ -101,24 +106,19 @@ class StoreView:
             found[node] = _retrying(partial(self._stored, node))
         return found
 
-    def watch(self, stored: dict[int, Stored]) -> SpanWatch:
-        """The low-watermarks of what is stored."""
-        watch = SpanWatch(self._graph)
+    def retention(self, stored: dict[int, Stored]) -> RetentionMachine:
+        """What may be forgotten of what is stored."""
+        machine = RetentionMachine(self._graph)
+        machine.stored_read(stored, stored)
         for node, kind in self._graph.kinds.items():
-            reports = [saved.report for saved in stored[node].checkpoints]
             if kind is Kind.SINK:
-                watch.published(node, reports[0].completed)
-            elif kind in (Kind.STATEFUL, Kind.ORDERED):
-                watch.stored(node, {one.completed: serves_from(one) for one in reports})
-        watch.advance()
-        return watch
+                machine.sink_published(node, stored[node].checkpoints[0].report.completed)
+        return machine
 
     def preview(self, to: int) -> list[dict[str, Any]]:
         """What a rollback to an epoch would do, per stage."""
         stored = self.stored()
-        watch = self.watch(stored)
-        lows = {node: watch.region_low(node) for node in self._graph.order}
-        found = going_back(self.description, stored, to, lows)
+        found = plan_back(self.description, stored, to, self.retention(stored).gone_before())
         reached = {node: self._reached(stored[node]) for node in self._graph.order}
         return preview_rows(self.description, stored, found, reached, self._bytes_of)
 
@@ -126,8 +126,8 @@ class StoreView:
         """Everything, in a form that JSON can carry."""
         metadata = json.loads((self.path / "metadata.json").read_text())
         stored = self.stored()
-        watch = self.watch(stored)
-        lows = {node: watch.region_low(node) for node in self._graph.order}
+        retention = self.retention(stored)
+        lows = retention.gone_before()
         holder = self.holder()
         return {
             "flow": self.description.flow,
@@ -137,9 +137,11 @@ class StoreView:
             "driver": holder,
             "low": min(lows.values(), default=-1),
             "rollbackTo": self.mark.read(),
-            "oldestRollback": oldest_epoch(self.description, stored, lows),
+            "oldestRollback": going_back(self.description, stored, lows).oldest_epoch(),
             "bytes": _bytes_under(self.path),
-            "stages": [self._stage(chain, stored, watch) for chain in self.description.chains],
+            "stages": [
+                self._stage(chain, stored, retention.watch) for chain in self.description.chains
+            ],
             "links": [
                 {"from": link.source, "to": link.target, "exchange": link.exchange}
                 for link in self.description.links

@@ -42,6 +42,8 @@ class Flows(Enum):
     """Laid out as the planner does it, with hosts of many nodes."""
     FAN_OUT = "fan_out"
     """An exchange that feeds one or two branches."""
+    ROUGH = "planned:rough"
+    """The same, where hosts, links, the store and clocks misbehave."""
     REPLICAS = "replicas"
     """Rings of replicas that share records."""
 

@@ -9,7 +9,14 @@ from typing import Any
 from penstock.core.causal.graph import CausalGraph
 from penstock.core.causal.reports import Plan, Report, Stored
 from penstock.core.causal.times import Stamp
-from penstock.core.control.recovery import Fence, FenceStore, Persist, Record, RecoveryEffect
+from penstock.core.control.recovery import (
+    FenceHosts,
+    FenceSources,
+    FenceStore,
+    Persist,
+    Record,
+    RecoveryEffect,
+)
 from penstock.core.node.causal_effects import Flushed
 from penstock.testing.mutants.mutant import Flows, Mutant, Replacement, mutant
 
@@ -21,7 +28,6 @@ _PLANS = "penstock.core.causal.plan"
 _KNOWN = "penstock.core.causal.knowledge:Knowledge"
 _GRAPH = "penstock.core.causal.graph:CausalGraph"
 _HOLD = "penstock.core.control.global_hold:GlobalHold"
-_RETENTION = "penstock.core.causal.retention"
 
 # -- fences and rounds -----------------------------------------------------------------------------
 
@@ -122,15 +128,6 @@ def loop_epochs_apart(real: Replacement, graph: CausalGraph, *args: Any) -> Plan
     return found
 
 
-@mutant(
-    "nodes that hold what an unrepeatable node made go back with it (10)",
-    f"{_GRAPH}.voided",
-    seed=129,
-)
-def trusts_the_unrepeatable(real: Replacement, *_: Any) -> frozenset[int]:
-    return frozenset()
-
-
 @mutant("clean nodes start at the end of an epoch", _PLAN, flows=Flows.MIXED, seed=147)
 def starts_within_epochs(real: Replacement, graph: CausalGraph, *args: Any) -> Plan:
     found: Plan = real(replace(graph, clean=frozenset()), *args)
@@ -166,86 +163,6 @@ def resumes_too_soon(real: Replacement, self: Any, node: int, said: Flushed) -> 
     self._said = dict.fromkeys(self._nodes, said)
     found: int | None = real(self, node, said)
     return found
-
-
-# -- what may be forgotten -------------------------------------------------------------------------
-
-
-@mutant("one watermark (12)", f"{_RETENTION}:low_epochs")
-def truncates_too_far(real: Replacement, *args: Any, **more: Any) -> dict[int, int]:
-    return {node: low + 1 for node, low in real(*args, **more).items()}
-
-
-def _any_log(real: Replacement, graph: CausalGraph, saved: Any, *known: Any) -> dict[int, int]:
-    """Take every checkpoint's log for as good as any."""
-    found: dict[int, int] = real(graph, {n: list(epochs) for n, epochs in saved.items()}, *known)
-    return found
-
-
-@mutant(
-    "a checkpoint counts when its log reaches back to its children (12)",
-    f"{_RETENTION}:low_epochs",
-    flows=Flows.MIXED,
-    seed=5_000_268,
-)
-def counts_short_logs(
-    real: Replacement, graph: CausalGraph, saved: Any, *known: Any
-) -> dict[int, int]:
-    return _any_log(real, graph, saved, *known)
-
-
-@mutant(
-    "what checkpoints within an epoch may have to send again is kept until it ends",
-    "penstock.core.node.output:Output._forget_sent",
-    also={f"{_RETENTION}:low_epochs": _any_log},
-    flows=Flows.MIXED,
-    seed=1210,
-)
-def forgets_within_epochs(real: Replacement, self: Any, child: int) -> None:
-    self._forgets_epochs = False
-    real(self, child)
-
-
-@mutant("low epochs are by region", f"{_RETENTION}:low_epochs", flows=Flows.MIXED, seed=1)
-def low_epoch_of_others(real: Replacement, *args: Any) -> dict[int, int]:
-    lows = real(*args)
-    return dict.fromkeys(lows, max(lows.values()))
-
-
-@mutant(
-    "without a log, a checkpoint needs children that have come as far",
-    f"{_RETENTION}:low_epochs",
-    flows=Flows.MIXED,
-    seed=10,
-)
-def low_epoch_as_if_logged(
-    real: Replacement, graph: CausalGraph, saved: Any, *known: Any
-) -> dict[int, int]:
-    return _any_log(real, replace(graph, logless=frozenset()), saved, *known)
-
-
-@mutant(
-    "every checkpoint that may be asked for is kept",
-    f"{_RETENTION}:keep_from",
-    flows=Flows.MIXED,
-    seed=10,
-)
-def keeps_one_too_few(
-    real: Replacement, graph: CausalGraph, saved: Any, *known: Any
-) -> dict[int, int]:
-    return {
-        node: min((one for one in saved[node] if one > epoch), default=epoch)
-        for node, epoch in real(graph, saved, *known).items()
-    }
-
-
-@mutant(
-    "below an unrepeatable node a sink publishes what no node goes back behind (12b)",
-    f"{_RETENTION}:publishable",
-    seed=9,
-)
-def publishes_at_once(real: Replacement, *_: Any) -> int | None:
-    return None
 
 
 # -- the fence barrier, contradictions, starting together ------------------------------------------
@@ -284,11 +201,40 @@ def forgets_the_record(real: Replacement, *args: Any) -> list[RecoveryEffect]:
 @mutant("survivors hear of new incarnations (14)", f"{_MACHINE}._again", seed=3)
 def fences_half(real: Replacement, self: Any, *args: Any) -> list[RecoveryEffect]:
     effects: list[RecoveryEffect] = real(self, *args)
-    told = [effect for effect in effects if isinstance(effect, Fence)]
-    if self._round is not None and len(told) > 1:
-        self._round.waiting.discard(told[-1].node)
-        return [effect for effect in effects if effect is not told[-1]]
+    found: list[RecoveryEffect] = []
+    for effect in effects:
+        if isinstance(effect, FenceHosts) and len(effect.hosts) > 1:
+            *told, left_out = effect.hosts
+            self._round.unfenced.discard(left_out)
+            self._round.waiting.discard(left_out)
+            found.append(effect._replace(hosts=tuple(told)))
+        else:
+            found.append(effect)
+    return found
+
+
+@mutant("what is durable is read when all hosts have heard (7)", f"{_MACHINE}._maybe_collect")
+def collects_too_soon(real: Replacement, self: Any, current: Any) -> list[RecoveryEffect]:
+    unfenced, current.unfenced = current.unfenced, set()
+    effects: list[RecoveryEffect] = real(self, current)
+    current.unfenced = unfenced
     return effects
+
+
+@mutant("a host that is gone need not hear", f"{_MACHINE}.host_gone", flows=Flows.ROUGH)
+def waits_for_the_dead(real: Replacement, *_: Any) -> list[RecoveryEffect]:
+    return []
+
+
+@mutant("a host answers the newest fence (7)", f"{_MACHINE}.host_fenced", flows=Flows.ROUGH)
+def takes_old_answers(real: Replacement, self: Any, round_: int, host: int) -> list[RecoveryEffect]:
+    effects: list[RecoveryEffect] = real(self, self.round, host)
+    return effects
+
+
+@mutant("logs of sources are fenced (14)", f"{_MACHINE}._maybe_collect")
+def no_source_fence(real: Replacement, *args: Any) -> list[RecoveryEffect]:
+    return [effect for effect in real(*args) if not isinstance(effect, FenceSources)]
 
 
 @mutant("a contradiction is answered", f"{_MACHINE}.contradicted", flows=Flows.PLANNED, seed=194)
@@ -349,7 +295,7 @@ def handled_nothing(real: Replacement, *_: Any) -> Stamp:
     return ()
 
 
-# -- more of what may be forgotten -----------------------------------------------------------------
+# -- global checkpoints ----------------------------------------------------------------------------
 
 
 @mutant("a hold ends where the last node is", f"{_HOLD}.flushed", flows=Flows.MIXED, seed=44)

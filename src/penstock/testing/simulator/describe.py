@@ -37,7 +37,6 @@ def describe(shape: Shape) -> list[str]:
         f"node {node}: {graph.kinds[node].value}, {shape.modes[node]}"
         + (f", fed by {', '.join(map(str, graph.parents[node]))}" if graph.parents[node] else "")
         + (", with determinants" if node in graph.determined else "")
-        + (", unrepeatable" if node in graph.unrepeatable else "")
         + (", noisy" if node in graph.noted else "")
         + (", in a loop" if node in graph.units else "")
         + (f", {shape.regimes[node]}" if node in shape.regimes else "")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ALL_FAULTS",
     "CONTRADICTION",
+    "DAMAGE",
     "FAULTS",
     "HOSTS",
     "ROLLBACK",
@@ -29,20 +30,23 @@ FAULTS = (
     "controller",
     "connection",
     "slow",
+    "damage",
 )
 ROLLBACK = "rollback"
 """(Mixed regimes) a person asks for it."""
 HOSTS = ("host", "several_hosts", "host_during_recovery")
 """(Planned flows) a host dies, with all its nodes; or two; or one while others recover."""
+DAMAGE = "damage"
+"""A node's newest checkpoint cannot be read any more."""
 CONTRADICTION = "contradiction"
 """(Planned flows) a node that restarts finds that it cannot repeat what others know of it."""
 ROUGH = (
     *("host", "several_hosts", "host_during_recovery", "host", "several_hosts"),
     *("machine", "machine", "freeze", "freeze", "suspicion", "partition", "half_open"),
-    *("connection", "store_slow", "store_refuses", "clock", "driver", "plan"),
+    *("connection", "store_slow", "store_refuses", "clock", "driver", "plan", "damage"),
 )
 """(Rough runs) what happens to hosts, to what connects them, to the store and to clocks."""
-ROUGH_EFFECTS = ("unsynced", "torn", "moved", "zombie")
+ROUGH_EFFECTS = ("unsynced", "torn", "moved", "zombie", "unreadable")
 """(Rough runs) what follows from faults and is counted, too."""
 ALL_FAULTS = (
     *FAULTS,
@@ -86,6 +90,9 @@ def strike(world: World, what: str) -> None:
         return
     if what == ROLLBACK:
         world.faults[what] += world.rollback()
+        return
+    if what == DAMAGE:
+        _damage(world)
         return
     if world.cluster is not None:
         strike_hosts(world, world.cluster, what)
@@ -136,6 +143,23 @@ def _on_hosts(world: World, live: list[int], number: int) -> list[int]:
         candidates.remove(candidates[0])
     chosen = random.sample(candidates, min(number, len(candidates)))
     return [node for node in live if hosts[node] in chosen]
+
+
+def _damage(world: World) -> None:
+    """Damage a newest checkpoint; there is one before it, and no other node has that trouble."""
+    store = world.store
+    if world.shape.global_every is not None or world.faults[DAMAGE]:
+        return
+    can = [
+        node
+        for node, kept in store.checkpoints.items()
+        if len(kept) > 2 and node not in world.shape.graph.units
+    ]
+    if can:
+        node = world.random.choice(can)
+        store.damaged.add((node, store.checkpoints[node][-1].key))
+        world.count(DAMAGE)
+        world.note(f"FAULT damage [{node}]")
 
 
 def _contradict(world: World) -> None:

@@ -23,6 +23,6 @@ def flow_of(case: Case, random: Random) -> Shape:
         shape = random_shape(random, twice=case.layout == "two_loops")
     if case.mixed:
         shape = with_regimes(shape, random)
-    if case.promised and not shape.graph.unrepeatable:
+    if case.promised:
         shape = with_guarantees(shape, random)
     return shape

@@ -13,7 +13,7 @@ from random import Random
 from penstock.core.causal.graph import CausalGraph, Kind
 from penstock.testing.simulator.stages import Row, Shape
 
-__all__ = ["GUARANTEES", "broken_promise", "doubled", "position_first", "with_guarantees"]
+__all__ = ["GUARANTEES", "broken_promise", "doubled", "with_guarantees"]
 
 GUARANTEES = ("at-most-once", "at-least-once")
 
@@ -57,11 +57,6 @@ def _kind(graph: CausalGraph, node: int, lossy: frozenset[int], doubling: frozen
     if node in doubling and kind is Kind.ORDERED:
         return Kind.STATEFUL
     return kind
-
-
-def position_first(shape: Shape, source: int) -> bool:
-    """Whether a source notes where it has read to before the rows leave."""
-    return not shape.graph.lossy.isdisjoint(shape.graph.descendants[source])
 
 
 def broken_promise(shape: Shape, node: int, found: list[Row], wanted: list[Row]) -> str | None:

@@ -128,11 +128,10 @@ class Cluster:
         roster = Roster(max(self.homes.values()) or 1, standby, self.now_ms)
         roster.homes = {n: at for n, at in self.homes.items() if at != DRIVER}
         life = ControllerMachine([DRIVER, *roster.hosts], graph.order, {}, drain_ms=1000)
-        lax = {graph.regions[node] for node in graph.untraced}
         policy = MembershipPolicy(
             interval_ms=INTERVAL_MS,
             timeout_ms=TIMEOUT_MS,
-            movable=frozenset(n for n in graph.order if graph.regions[n] not in lax),
+            movable=graph.movable,
             names={node: f"node {node}" for node in graph.order},
         )
         self.membership = MembershipMachine(life, roster, self.placement, policy)
@@ -154,9 +153,10 @@ class Cluster:
 
     def of(self, number: int) -> Host | None:
         """The host that the present driver calls so."""
-        return self.hosts.get(self._generation * GENERATION + number)
+        return self.hosts.get(self.key(number))
 
-    def _lives(self, number: int) -> bool:
+    def lives(self, number: int) -> bool:
+        """Whether the process of a host is there."""
         host = self.of(number)
         return host is not None and host.alive
 
@@ -182,12 +182,25 @@ class Cluster:
 
     def host_of(self, node: int) -> int:
         """The key of the host where a node runs, or is to run."""
-        return self._generation * GENERATION + self.placement[node]
+        return self.key(self.placement[node])
 
     @property
     def host_of_driver(self) -> int:
         """The key of the driver's own host."""
         return self._generation * GENERATION
+
+    def key(self, number: int) -> int:
+        """The key of a host of the present driver."""
+        return self._generation * GENERATION + number
+
+    def reachable(self) -> list[int]:
+        """The hosts of the present driver that it can tell something."""
+        roster = self.membership.roster
+        return [DRIVER, *(n for n in sorted(roster.hosts) if n in roster.assigned)]
+
+    def answers(self, number: int) -> bool:
+        """Whether a host hears what it is told now."""
+        return self.lives(number) and not self.is_frozen(self.key(number))
 
     def can_run(self, node: int) -> bool:
         """Whether the host of a node can start it now."""
@@ -226,7 +239,7 @@ class Cluster:
         for event in due:
             if isinstance(event, HostCameUp):
                 self._add(event.host)
-            if not isinstance(event, HostAssigned) or self._lives(event.host):
+            if not isinstance(event, HostAssigned) or self.lives(event.host):
                 self.take(event)
         epochs = {n: p.machine.completed_epoch for n, p in world.processes.items() if p.alive}
         self.take(NodesProgressed(epochs))
@@ -304,9 +317,9 @@ class Cluster:
             case FenceHost(_, number):
                 world.note(f"driver declares host {number} lost")
                 self._fenced.add(number)
-            case RecoverNodes(_, _, takers):
+            case RecoverNodes(_, lost, takers):
                 self.placement.update(takers)
-                world.lose(takers)
+                world.lose_host(lost, takers)
             case MoveNodes(_, places):
                 self.placement.update(places)
                 world.count("moved")

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from penstock.core.causal.diffs import Link, pairs, show_diff
 from penstock.core.causal.graph import Kind
 from penstock.core.causal.reports import Stored
-from penstock.core.causal.retention import watermark
 from penstock.core.causal.times import Stamp
 from penstock.core.control.global_hold import multiple_at
 from penstock.core.control.recovery import StartNode
+from penstock.core.control.retention import Low
 from penstock.core.node.causal_effects import Restated
 from penstock.core.node.messages import DATA, Complete, Deliver, Message
 from penstock.core.progress.marks import EPOCH_END
+from penstock.testing.reference_retention import watermark
 from penstock.testing.simulator.guarantees import broken_promise, doubled
 from penstock.testing.simulator.stages import (
     Row,
@@ -110,6 +111,15 @@ class Monitor:
                 "retention",
                 f"{process.name} reads epoch {epoch}, which may be gone up to {acknowledged}",
             )
+
+    def publishes(self, process: Process, epoch: int) -> None:
+        """A sink publishes: not when a plan was made for another one and its host was told."""
+        world = self.world
+        cluster = world.cluster
+        if cluster is None or cluster.refuses(process.host):
+            return
+        if world.collected.get(process.node, -1) > process.incarnation:
+            raise Violation("fence", f"{process.name} publishes {epoch}, but was to stop before")
 
     def planned(self, starts: list[StartNode], limits: Mapping[int, int]) -> None:
         """Nodes start where the plan says: with state, no later than a person has asked for."""
@@ -210,10 +220,13 @@ class Monitor:
             self._inputs[epoch] = expected(world.shape, cuts, epoch, fresh(world.shape))
         return self._inputs[epoch][node]
 
-    def truncated(self, lows: Mapping[int, int], stored: Mapping[int, Stored]) -> None:
+    def truncated(self, lows: Mapping[int, Low], stored: Mapping[int, Stored]) -> None:
         """Logs are cut by epoch: never behind what the loss of everything would ask for."""
         found = watermark(self.world.shape.graph, stored)
-        ahead = any(start.completed < lows[node] for node, start in found.starts.items())
+        ahead = any(
+            start.completed < (lows[node].own if start.checkpoint else lows[node].region)
+            for node, start in found.starts.items()
+        )
         if found.impossible is not None or ahead:
             raise Violation("watermark", f"logs are cut at {lows}: {found}")
 

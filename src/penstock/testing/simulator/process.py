@@ -11,6 +11,7 @@ from penstock.core.causal.graph import Kind
 from penstock.core.causal.logs import Spilled
 from penstock.core.causal.reports import Start
 from penstock.core.control.global_hold import multiple_at
+from penstock.core.control.retention import Low, serves_from
 from penstock.core.node.causal import CausalMachine
 from penstock.core.node.causal_effects import (
     CausalEffect,
@@ -43,7 +44,6 @@ from penstock.core.node.options import NodeOptions, Outlet, Wiring
 from penstock.core.node.source import CausalSource
 from penstock.core.progress.marks import EPOCH_END, WATERMARK_END, WATERMARK_IDLE, Completion
 from penstock.core.time import Time
-from penstock.testing.simulator.guarantees import position_first
 from penstock.testing.simulator.loops import INSIDE, Travelling, entering, go_round
 from penstock.testing.simulator.stages import Row, distribute, of_epoch
 
@@ -86,8 +86,8 @@ class Process:
         self.epoch = 0
         self.writes: deque[tuple[str, Any]] = deque()
         self.vertex = world.shape.vertex(node)
-        self.said: Flushed | None = None
-        """What it has told the controller about a hold."""
+        self._low = -1
+        """No recovery takes it behind this epoch: older checkpoints may go."""
         self._queue: deque[CausalEffect] = deque()
         self._busy = False
         self._disk: list[Any] = []
@@ -102,7 +102,7 @@ class Process:
         inputs = {parent: [parent] for parent in graph.parents[node]}
         wiring = Wiring(node, inputs, outlets(world, node), self.incarnation, incarnations)
         options = NodeOptions(
-            logged=node not in graph.logless,
+            logged=world.logs.told[node],
             traced=node not in graph.untraced,
             budget_bytes=world.shape.budget_bytes,
         )
@@ -259,15 +259,15 @@ class Process:
     def _noise(self, what: list[int]) -> int:
         """A number that a noisy node adds in this step.
 
-        It is drawn and, but for an unrepeatable node, noted, and recalled in a replay.
+        It is drawn, noted, and recalled in a replay.
         """
         graph = self.world.shape.graph
-        if self.node not in graph.noted | graph.unrepeatable:
+        if self.node not in graph.noted:
             return 0
         values = bytes([self.world.random.randint(1, 200)])
         if self._recalled:
             values, self._recalled = self._recalled, b""
-        elif self.node in graph.noted:
+        else:
             self.machine.noted(values)
         self.world.monitor.drawn(self, what, values[0])
         return values[0]
@@ -307,10 +307,12 @@ class Process:
         noise = self._noise([of_epoch(effect.epoch)])
         out = tuple((i, value + noise) for i, value in out)
         self.world.monitor.completed(self, effect, rows)
-        store = self.world.store
-        if self.kind is Kind.SINK and not store.publish(self.node, self.incarnation, effect, rows):
-            self.alive = False
-            return
+        if self.kind is Kind.SINK:
+            self.world.monitor.publishes(self, effect.epoch)
+            if not self.world.store.publish(self.node, self.incarnation, effect, rows):
+                self.alive = False
+                return
+            self.world.tell("published", self, effect.epoch)
         self._produce(out, time)
         machine = self.machine
         if not machine.checkpoints.due:
@@ -320,6 +322,14 @@ class Process:
         if self.kind is Kind.SOURCE and self.world.cluster is not None:
             cut_us = self.world.cluster.clock_us(self.host)
         self.perform(machine.completed(effect.epoch, watermarks, cut_us))
+
+    def forget(self, low: Low) -> None:
+        """No recovery goes back behind these epochs."""
+        self.machine.truncate_to(low.region)
+        self._low = low.own
+        acknowledged = self.world.store.acknowledged
+        if self.node in acknowledged:
+            acknowledged[self.node] = max(acknowledged[self.node], low.region)
 
     # -- sources ---------------------------------------------------------------------------------
 
@@ -356,7 +366,7 @@ class Process:
     def _noted_first(self, end: int, epoch: int) -> bool:
         """Where rows may be lost: note how far it has read before they leave; False: refused."""
         world = self.world
-        if not position_first(world.shape, self.node):
+        if self.node not in world.shape.graph.position_first:
             return True
         self.alive = world.store.allowed(self.node, self.incarnation)
         if self.alive:
@@ -401,10 +411,12 @@ class Process:
             return
         if what == "checkpoint":
             store.keep(self.node, *value)
+            store.prune(self.node, self._low)
+            report = value[0].report
             if self.alive:
-                self.perform(self.machine.checkpoint_stored(value[0].report.completed))
+                self.world.tell("saved", self, (report.completed, serves_from(report)))
+                self.perform(self.machine.checkpoint_stored(report.completed))
         elif what == "flushed":
-            self.said = value
             self.world.tell("flushed", self, value)
         elif what == "determinants":
             store.determinants[self.node].extend(value.diffs)

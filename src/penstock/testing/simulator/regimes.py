@@ -22,17 +22,14 @@ _INNER = (Kind.STATELESS, Kind.STATEFUL, Kind.ORDERED)
 def with_regimes(shape: Shape, random: Random) -> Shape:
     """The same flow with regimes for its nodes."""
     graph = shape.graph
-    if not graph.unrepeatable and random.random() < 0.2:
+    if random.random() < 0.2:
         return _global(shape, random)
     regimes = _chosen(graph, random)
     share = random.choice((0.0, 0.2, 0.4))
     persisted = {
         node
         for node in graph.order
-        # What waits for checkpoints before it is published must not be what they wait for.
-        if graph.children[node]
-        and node not in graph.tainted
-        and (_must_persist(graph, regimes, node) or random.random() < share)
+        if graph.children[node] and (_must_persist(graph, regimes, node) or random.random() < share)
     }
     switched = frozenset(
         node
@@ -57,7 +54,7 @@ def _chosen(graph: CausalGraph, random: Random) -> dict[int, str]:
             choices.append("eager")
         if node in graph.units:
             choices = ["causal", "lazy"]
-        if kind is Kind.ORDERED or node in graph.tainted:
+        if kind is Kind.ORDERED:
             choices = ["causal"]
         regime = random.choice(choices)
         found.update(dict.fromkeys(graph.members[node], regime))
@@ -91,7 +88,7 @@ def _built(
         kinds[source], pairs[source] = Kind.SOURCE, sink
         modes[source] = "broadcast" if modes[node] == "broadcast" else "split"
     forgetful = [node for node, kind in kinds.items() if kind is Kind.SOURCE]
-    logless = {node for node in forgetful if random.random() < 0.5} | switched
+    logless = {node for node in forgetful if random.random() < 0.5} - switched
     logless |= {node for node, regime in regimes.items() if regime != "causal"}
     clean = {n for n, regime in regimes.items() if regime in ("lazy", "batch", "eager")}
     every = random.choice((1, 2, 3))
@@ -102,7 +99,6 @@ def _built(
             parents,
             graph.units,
             graph.noted,
-            graph.unrepeatable,
             frozenset(logless),
             frozenset(clean),
         ),
@@ -115,12 +111,11 @@ def _built(
         | dict.fromkeys(clean.intersection(graph.units), every),
         pairs=pairs,
         switched=switched,
-        spare=random.choice((0, 1)),
     )
 
 
 def _global(shape: Shape, random: Random) -> Shape:
-    """Everybody's checkpoints at one epoch; nobody depends on an order."""
+    """All checkpoints at one epoch; no node depends on an order, or notes values."""
     graph = shape.graph
     kinds = {
         node: Kind.STATEFUL if kind is Kind.ORDERED else kind for node, kind in graph.kinds.items()
@@ -133,14 +128,11 @@ def _global(shape: Shape, random: Random) -> Shape:
             kinds,
             graph.parents,
             graph.units,
-            graph.noted,
             logless=frozenset(graph.order),
             clean=frozenset(inner),
         ),
         regimes=dict.fromkeys(inner, "global"),
         every=dict.fromkeys(inner, every),
         global_every=every,
-        # A step that was noted at an epoch which nobody has cut cannot be found again.
-        cuts_multiples=random.random() < 0.5 or bool(graph.noted),
-        spare=random.choice((0, 1)),
+        cuts_multiples=random.random() < 0.5,
     )

@@ -67,8 +67,6 @@ class Shape:
     """(Persisted edges) per source the sink that has published what it reads."""
     switched: frozenset[int] = frozenset()
     """Nodes whose logs are turned on and off."""
-    spare: int = 1
-    """How many more checkpoints are kept than needed."""
     global_every: int | None = None
     """(Global checkpoints) how many epochs from one to the next."""
     cuts_multiples: bool = True
@@ -87,11 +85,6 @@ class Shape:
         fed = {source: (sink,) for source, sink in self.pairs.items()}
         whole = CausalGraph(graph.kinds, {**graph.parents, **fed}, graph.units)
         object.__setattr__(self, "whole", whole if fed else graph)
-
-    @property
-    def kept(self) -> tuple[int, bool]:
-        """How many checkpoints more than needed are kept, and whether all start together."""
-        return self.spare, self.global_every is not None
 
     def holds(self, node: int) -> bool:
         """Whether a node keeps its output back until an epoch is complete."""
@@ -383,7 +376,6 @@ def random_shape(random: Random, twice: bool = False) -> Shape:
             if depth - 1 not in loops or twice or random.random() < 0.5:
                 node = random.choice(layers[depth])
                 parents[node] = tuple(sorted({*parents[node], other}))
-    unrepeatable = _random_unrepeatable(random, CausalGraph(kinds, parents, units), kinds, modes)
     noted = frozenset(
         node
         for node, kind in kinds.items()
@@ -391,10 +383,11 @@ def random_shape(random: Random, twice: bool = False) -> Shape:
         and node not in units
         and random.random() < noted_share
     )
+    kinds.update(dict.fromkeys(noted, Kind.ORDERED))  # its steps are recorded in their order
     return Shape(
-        CausalGraph(kinds, parents, units, noted, unrepeatable),
+        CausalGraph(kinds, parents, units, noted),
         modes,
-        epochs=random.choice((2, 3, 4, 6)),
+        epochs=random.choice((2, 3, 4, 6, 9)),
         skip_share=random.choice((0.0, 0.3, 0.6)),
         budget_bytes=random.choice((None, 0, 40)),
     )
@@ -429,22 +422,3 @@ def _random_node(random: Random, depth: int, loops: Loops, layers: int) -> tuple
         return Kind.STATEFUL, "loop"
     inner = (Kind.STATELESS, Kind.STATELESS, Kind.STATELESS, Kind.STATEFUL, Kind.ORDERED)
     return random.choice(inner), mode
-
-
-def _random_unrepeatable(
-    random: Random, graph: CausalGraph, kinds: dict[int, Kind], modes: dict[int, str]
-) -> frozenset[int]:
-    """Now and then a node; those below it depend on no order, and wait for the ends of epochs."""
-    if random.random() < 0.75:
-        return frozenset()
-    inner = [node for node in graph.order if kinds[node] not in (Kind.SOURCE, Kind.SINK)]
-    chosen = frozenset(random.sample(inner, 1 if random.random() < 0.8 else min(2, len(inner))))
-    for node in chosen:
-        if kinds[node] is Kind.STATELESS:
-            modes[node] = "broadcast"
-        for below in graph.descendants[node]:
-            if kinds[below] is Kind.ORDERED:
-                kinds[below] = Kind.STATEFUL
-            if kinds[below] is Kind.STATEFUL and modes[below] == "broadcast":
-                modes[below] = "split"
-    return chosen

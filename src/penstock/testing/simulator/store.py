@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
@@ -10,9 +10,9 @@ from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.diffs import Diff
 from penstock.core.causal.graph import Kind
 from penstock.core.causal.reports import Cut, Report, Saved, Stored
-from penstock.core.causal.retention import durable_epochs, keep_from, keeps_determinant, publishable
-from penstock.core.causal.times import Stamp
+from penstock.core.causal.times import ZERO, Stamp
 from penstock.core.control.recovery import Record
+from penstock.core.control.retention import oldest_kept
 from penstock.core.node.causal_effects import Checkpoint, StoreCut
 from penstock.core.node.messages import Complete
 from penstock.testing.simulator.disk import torn_cuts, torn_determinants
@@ -40,17 +40,21 @@ class Store:
         self.record = Record(dict.fromkeys(graph.order, 0))
         self.cuts: dict[int, list[Cut]] = {}
         self.published: dict[int, dict[int, list[Row]]] = {}
-        self.staged: dict[int, dict[int, list[Row]]] = {}
-        """(Sinks below unrepeatable nodes) complete epochs that are durable but not published."""
         self.ahead: dict[int, tuple[int, int]] = {}
         """(Sources that feed who may lose rows) how far they have read, and in which epoch."""
         self.acknowledged: dict[int, int] = {}
         """(Sources) what they have read up to the end of this epoch may be gone."""
+        self.begun: frozenset[int] = frozenset()
+        """Nodes that can no longer start from their initial states: what came next is forgotten."""
+        self._cut: set[int] = set()
+        """Nodes whose logs of determinants no longer reach back to their initial states."""
         self.watermarks: dict[int, dict[int, int | None]] = {}
         """(Sinks) the watermark at the end of each epoch that they have."""
         self.determinants: dict[int, list[Diff]] = {}
         self.through: dict[int, int] = {}
         self.checkpoints: dict[int, list[Kept]] = {}
+        self.damaged: set[tuple[int, int]] = set()
+        """Nodes and keys of checkpoints that cannot be read."""
         self._key = 0
         for node in graph.order:
             kind = graph.kinds[node]
@@ -59,11 +63,8 @@ class Store:
                 self.acknowledged[node] = -1
             elif kind is Kind.SINK:
                 self.published[node] = {}
-                self.staged[node] = {}
                 self.watermarks[node] = {}
-            elif kind is Kind.STATELESS:
-                self.determinants[node] = []
-            else:
+            elif kind is not Kind.STATELESS:
                 self.determinants[node] = []
                 report = Report(
                     node,
@@ -88,10 +89,7 @@ class Store:
         cuts.append(Cut(effect.epoch, effect.offset, effect.watermark_us))
 
     def publish(self, node: int, incarnation: int, effect: Complete, rows: list[Row]) -> bool:
-        """A sink has an epoch: it publishes it, or stages it until it may.
-
-        Both are atomic, idempotent, and refused to those who were replaced.
-        """
+        """A sink publishes an epoch: atomically, once, and not if it was replaced."""
         epoch = effect.epoch
         if not self.allowed(node, incarnation):
             return False
@@ -104,30 +102,18 @@ class Store:
         if epoch not in published and epoch < max(published, default=-1):
             raise Violation("exactly-once", f"sink {node} published {epoch} too late")
         self.watermarks[node][epoch] = effect.watermark_us
-        if node in self.shape.graph.tainted:
-            self.staged[node][epoch] = rows
-        else:
-            published[epoch] = rows
+        published[epoch] = rows
         return True
-
-    def may_publish(self, sink: int) -> bool:
-        """Whether a sink has staged what no node goes back behind any more."""
-        return bool(self._due(sink))
-
-    def publish_staged(self, sink: int) -> None:
-        """Publish it."""
-        for epoch in self._due(sink):
-            self.published[sink][epoch] = self.staged[sink].pop(epoch)
-
-    def _due(self, sink: int) -> list[int]:
-        graph = self.shape.graph
-        last = publishable(graph, sink, self.stored(graph.together[sink]))
-        return sorted(epoch for epoch in self.staged[sink] if last is None or epoch <= last)
 
     def keep(self, node: int, checkpoint: Checkpoint, vertex: Vertex) -> None:
         """A checkpoint is durable."""
         self._key += 1
         self.checkpoints[node].append(Kept(self._key, checkpoint, vertex))
+
+    def set_aside(self, node: int, key: int) -> None:
+        """A checkpoint cannot be read: it is put out of the way."""
+        self.damaged.discard((node, key))
+        self.checkpoints[node] = [kept for kept in self.checkpoints[node] if kept.key != key]
 
     def find(self, node: int, key: int) -> Kept:
         """The checkpoint with a key."""
@@ -140,33 +126,23 @@ class Store:
         """A node starts from a checkpoint: newer ones and unbound determinants are void."""
         if node in self.checkpoints and key is not None:
             self.checkpoints[node] = [k for k in self.checkpoints[node] if k.key <= key]
-        if node in self.staged and key is not None:
-            self.staged[node] = {e: rows for e, rows in self.staged[node].items() if e <= key}
         if node in self.determinants:
             self.determinants[node] = [d for d in self.determinants[node] if d[0].stamp <= trim]
             self.through[node] = max(through, self.through.get(node, -1))
 
-    def forget(self, lows: Mapping[int, int]) -> None:
-        """Drop checkpoints that no recovery asks for, and determinants before the oldest."""
-        graph = self.shape.graph
-        durable = durable_epochs(graph, self.stored(graph.order))
-        for node in self.acknowledged:
-            self.acknowledged[node] = max(self.acknowledged[node], lows[node])
-        for node, epoch in keep_from(graph, *durable, *self.shape.kept).items():
-            self.checkpoints[node] = [
-                k for k in self.checkpoints[node] if k.checkpoint.report.completed >= epoch
-            ]
-            oldest = self.checkpoints[node][0].checkpoint.report
-            self.determinants[node] = [
-                d
-                for d in self.determinants[node]
-                if d[0].stamp > oldest.stamp or keeps_determinant(d, oldest.completed)
-            ]
-
-        for node in self.determinants.keys() - self.checkpoints.keys():
-            self.determinants[node] = [
-                d for d in self.determinants[node] if keeps_determinant(d, lows[node])
-            ]
+    def prune(self, node: int, low: int) -> None:
+        """Drop checkpoints that no recovery asks for, and the determinants before the oldest."""
+        first, *saved = self.checkpoints[node]
+        epochs = {kept.key: kept.checkpoint.report.completed for kept in saved}
+        oldest = oldest_kept(epochs, low)
+        if oldest is None:
+            return
+        saved = [kept for kept in saved if kept.key >= oldest]
+        self.checkpoints[node] = [first, *saved]
+        begin = saved[0].checkpoint.report.stamp
+        self.determinants[node] = [d for d in self.determinants[node] if d[0].stamp > begin]
+        if begin > ZERO:
+            self._cut.add(node)
 
     def tear(self, node: int, what: str, value: Any, random: Random) -> None:
         """A machine failed while it appended to a log: the log reads as before."""
@@ -199,29 +175,36 @@ class Store:
         return tuple(rows[start:end])
 
     def _sink(self, node: int) -> Iterator[Saved]:
-        for epoch in (max(self.published[node], default=-1), *sorted(self.staged[node])):
-            clock = {parent: Position((), epoch) for parent in self.shape.graph.parents[node]}
-            yield Saved(epoch, Report(node, completed=epoch, newest=epoch, clock=clock))
+        epoch = max(self.published[node], default=-1)
+        clock = {parent: Position((), epoch) for parent in self.shape.graph.parents[node]}
+        yield Saved(epoch, Report(node, completed=epoch, newest=epoch, clock=clock))
 
-    def stored(self, nodes: Iterable[int]) -> dict[int, Stored]:
-        """What a plan may build on."""
+    def stored_of_all(self) -> dict[int, Stored]:
+        """What is durable of all nodes."""
+        return self.stored(dict.fromkeys(self.shape.graph.order))
+
+    def stored(self, nodes: Mapping[int, int | None]) -> dict[int, Stored]:
+        """What a plan may build on; of some nodes only their newest checkpoints."""
         graph = self.shape.graph
         found: dict[int, Stored] = {}
-        for node in nodes:
+        for node, newest in nodes.items():
             kind = graph.kinds[node]
             if kind is Kind.SOURCE:
                 past = [c for c in self.cuts[node] if c.epoch <= self.acknowledged[node]]
-                kept = self.cuts[node][max(0, len(past) - 1) :]
+                cuts = self.cuts[node][max(0, len(past) - 1) :]
                 ahead = self.ahead.get(node, (0, -1))
-                seen = max([ahead[1], *(cut.epoch for cut in kept)]) if node in self.ahead else -1
-                found[node] = Stored(cuts=tuple(kept), ahead=ahead, through=seen)
+                seen = max([ahead[1], *(cut.epoch for cut in cuts)]) if node in self.ahead else -1
+                found[node] = Stored(cuts=tuple(cuts), ahead=ahead, through=seen)
             elif kind is Kind.SINK:
                 found[node] = Stored(tuple(self._sink(node)))
             elif kind is Kind.STATELESS:
-                found[node] = Stored(determinants=tuple(self.determinants.get(node, ())))
+                found[node] = Stored()
             else:
+                first, *saved = self.checkpoints[node]
+                kept = [] if node in self.begun or node in self._cut else [first]
+                kept += saved if newest is None else saved[-newest:]
                 found[node] = Stored(
-                    tuple(Saved(k.key, k.checkpoint.report) for k in self.checkpoints[node]),
+                    tuple(Saved(k.key, k.checkpoint.report) for k in kept),
                     tuple(self.determinants[node]),
                     through=self.through.get(node, -1),
                 )

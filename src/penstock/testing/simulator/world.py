@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, assert_never
 
 from penstock.core.causal.graph import Kind
-from penstock.core.causal.retention import durable_epochs, low_epochs, rollback_from
+from penstock.core.causal.reports import Stored
 from penstock.core.control.global_hold import GlobalHold
+from penstock.core.control.going_back import GoingBack, newest_epoch
+from penstock.core.control.planned_logs import Logging, PlannedLogs
 from penstock.core.control.recovery import (
     Collect,
-    Fence,
+    FenceHosts,
+    FenceSources,
     FenceStore,
     GiveUp,
     OpenEdge,
     Persist,
+    ReadStates,
     RecoveryEffect,
     RecoveryMachine,
     Refuse,
     StartNode,
-    Truncate,
+    Widen,
 )
+from penstock.core.control.retention import Low, RetentionMachine
 from penstock.core.node.causal_effects import Flushed
 from penstock.core.node.messages import Message
-from penstock.core.progress.marks import EPOCH_END
 from penstock.errors import PenstockError
 from penstock.testing.simulator.cases import Case
 from penstock.testing.simulator.faults import plan_faults, strike
 from penstock.testing.simulator.flows import flow_of
-from penstock.testing.simulator.guarantees import position_first
 from penstock.testing.simulator.hosts import TICK, Cluster, Every
 from penstock.testing.simulator.loops import Hub
 from penstock.testing.simulator.monitor import Monitor
@@ -47,14 +50,36 @@ IDLE_MAX = 2_000
 """Ticks in which nothing happens before a rough run is taken for stuck."""
 
 
+SETTLE_SHARE = 0.1
+SLACK = 2
+"""How many epochs nodes may be ahead of what they said last."""
+
+
 class Resume(NamedTuple):
-    """Tell a node that everybody has a checkpoint."""
+    """Tell a node that all nodes have a checkpoint."""
 
     epoch: int
 
 
+class Fence(NamedTuple):
+    """Tell a node of a host which nodes have new incarnations."""
+
+    round: int
+    host: int
+    incarnations: Mapping[int, int]
+
+
+class KeepLog(NamedTuple):
+    """Tell a node whether it keeps a log of what it sent."""
+
+    logged: bool
+
+
+NodeOrder = OpenEdge | Resume | Every | Fence | Low | KeepLog
+
+
 def _on_store(effect: RecoveryEffect) -> bool:
-    return isinstance(effect, Persist | FenceStore | Collect)
+    return isinstance(effect, Persist | FenceStore | ReadStates | FenceSources | Collect)
 
 
 class World:
@@ -85,9 +110,21 @@ class World:
         self._stalled: list[RecoveryEffect] = []
         """What the controller could not do because the store refused."""
         self._idle_ticks = 0
+        self._wanted_logs: dict[int, bool] = {}
+        """The present plan: which nodes are to keep logs, where that was changed."""
+        self._early: dict[int, Stored] = {}
+        """What the controller has read before all hosts had heard of its fence."""
+        self._unfenced: dict[tuple[int, int], set[int]] = {}
+        """Per round and host: the nodes there that have not heard of a fence."""
+        self._answers: list[tuple[int, int]] = []
+        """Rounds, and hosts that have no nodes and have not heard of them."""
+        self.collected: dict[int, int] = {}
+        """Per node: the newest incarnation for which what is durable was read."""
         self.controller: RecoveryMachine | None = self._new_controller()
-        self.cluster = Cluster(self) if case.rough else None
+        self.cluster: Cluster | None = None
         """(Rough runs) the hosts, and the driver's knowledge of them."""
+        if case.rough:
+            self.cluster = Cluster(self)
         graph = self.shape.graph
         zero = dict.fromkeys(graph.order, 0)
         self.processes: dict[int, Process] = {}
@@ -100,7 +137,7 @@ class World:
         self.controller_steps: int | None = None
         """After how many more effects the controller dies."""
         self.to_controller: deque[tuple[str, int, int, Any]] = deque()
-        self.to_nodes: dict[int, deque[tuple[int, RecoveryEffect | Resume | Every]]] = {
+        self.to_nodes: dict[int, deque[tuple[int, NodeOrder]]] = {
             node: deque() for node in graph.order
         }
         self.detections: list[tuple[int, int]] = []
@@ -210,7 +247,7 @@ class World:
             if process.region:
                 found.append((self._completed_inside, process))
             reads = process.kind is source and process.reading and process.readable
-            if reads and (stores or not position_first(self.shape, process.node)):
+            if reads and (stores or process.node not in self.shape.graph.position_first):
                 found.append((self._read, process))
         found += [
             (self._told, node)
@@ -231,13 +268,15 @@ class World:
                 found.append((self._hear, None))
             for number in range(len(self.detections)):
                 found.append((self._detect, number))
-            for sink, staged in self.store.staged.items():
-                if staged and self.controller.quiet and self.store.may_publish(sink):
-                    found.append((self.store.publish_staged, sink))
             if found and self.random.random() < self.truncate_share:
                 found.append((self._truncate, None))
-        if self.switch_share and found and self.random.random() < self.switch_share:
-            found.append((self._switch, self.random.choice(sorted(self.shape.switched))))
+            if self.switch_share and found and self.random.random() < self.switch_share:
+                found.append((self._switch, self.random.choice(sorted(self.shape.switched))))
+            if self.switch_share and found and self.random.random() < SETTLE_SHARE:
+                found.append((self._settle_logs, None))
+            if cluster is not None:
+                answers = [one for one in self._answers if cluster.answers(one[1])]
+                found += [(self._answer_fence, one) for one in answers]
         for number, effect in enumerate(self.starting):
             if cluster is None or cluster.can_run(effect.node):
                 found.append((self._spawn, number))
@@ -305,20 +344,32 @@ class World:
         process.paused -= 1
 
     def _switch(self, node: int) -> None:
-        """A node's log is turned on or off."""
-        process = self.processes[node]
-        if process.alive and not process.paused:
-            process.machine.logged = not process.machine.logged
-            self.note(f"{process.name} {'keeps' if process.machine.logged else 'keeps no'} log")
+        """Another plan: a node is to keep a log, or not."""
+        self._wanted_logs[node] = not self._wanted_logs.get(node, True)
+        self.note(f"plan: {node} keeps {'a' if self._wanted_logs[node] else 'no'} log")
+        self.logs.want(self._wanted_logs)
+        self._tell_logs()
+
+    def _settle_logs(self, _: None) -> None:
+        """The controller looks whether logs may go, or are whole."""
+        said = {
+            node: Logging(process.machine.completed_epoch, process.machine.logged)
+            for node, process in self.processes.items()
+            if process.alive
+        }
+        if self.logs.settle(said, SLACK, self.quiet):
+            self._tell_logs()
+
+    def _tell_logs(self) -> None:
+        for node in sorted(self.shape.switched):
+            self.tell_node(node, KeepLog(self.logs.told[node]))
 
     def wants_checkpoint(self, process: Process, epoch: int) -> bool:
         """Whether to take a checkpoint after this epoch; who may go back together does so too."""
         graph = self.shape.graph
         if process.kind not in (Kind.STATEFUL, Kind.ORDERED) or process.node in self.shape.every:
             return False
-        if process.node in graph.tainted and epoch == EPOCH_END:
-            return True
-        if process.node in graph.units or process.node in graph.tainted:
+        if process.node in graph.units:
             return mix(self.salt, epoch % 1009) % 100 < 100 * self.checkpoint_share
         return self.random.random() < self.checkpoint_share
 
@@ -348,6 +399,15 @@ class World:
             self.control(controller.started(node, incarnation))
         elif what == "contradicted":
             self.control(controller.contradicted(node, incarnation, value))
+        elif what == "fenced":
+            self.control(controller.host_fenced(value, node))
+        elif what == "unreadable":
+            self.control(controller.lost({node: incarnation}))
+        elif what == "saved":
+            if controller.record.incarnations[node] == incarnation:
+                self.retention.checkpoint_saved(node, *value)
+        elif what == "published":
+            self.retention.sink_published(node, value)
         else:
             self.control(controller.recovered(node, incarnation))
 
@@ -365,6 +425,13 @@ class World:
             when = self.steps + self.random.randint(1, 60)
             self.pending = sorted([*self.pending, (when, what)])
 
+    def lose_host(self, host: int, nodes: Collection[int]) -> None:
+        """A host is lost, with the present incarnations of some nodes."""
+        if nodes:
+            self.lose(nodes)
+        elif self.controller is not None:
+            self.control(self.controller.host_gone(host))
+
     def lose(self, nodes: Iterable[int]) -> None:
         """The present incarnations of some nodes are lost, or have to move."""
         if self.controller is not None:
@@ -373,20 +440,34 @@ class World:
             self._recovery_begun()
 
     def _truncate(self, _: None) -> None:
-        if self.controller is None or self.controller.record.limits:
+        if self.controller is None:
             return
-        graph = self.shape.graph
-        stored = self.store.stored(graph.order)
-        lows = low_epochs(graph, *durable_epochs(graph, stored), *self.shape.kept)
-        self.monitor.truncated(lows, stored)
-        self.store.forget(lows)
-        self.control(self.controller.truncate_due(lows))
+        due = self.retention.due(going_back=bool(self.controller.record.limits))
+        if due is None:
+            return
+        self.monitor.truncated(due.lows, self.store.stored_of_all())
+        self.store.begun = self.store.begun.union(due.begun)
+        for node, low in due.lows.items():
+            if low != self.retention.lows.get(node):
+                self.tell_node(node, low)
+        self.retention.forgotten(due)
 
     # -- global checkpoints ----------------------------------------------------------------------
 
     def _new_controller(self) -> RecoveryMachine:
         together = self.shape.global_every is not None
-        return RecoveryMachine(self.shape.graph, self.store.record, all_together=together)
+        record = self.store.record
+        self.retention = RetentionMachine(self.shape.graph, forgotten=record.forgotten)
+        self.logs = PlannedLogs(self.retention)
+        self.logs.want(self._wanted_logs)
+        return RecoveryMachine(self.shape.graph, record, self._reachable, together)
+
+    def _reachable(self) -> list[int]:
+        """The hosts that have to hear of a fence; without hosts, the nodes that were not lost."""
+        if self.cluster is not None:
+            return self.cluster.reachable()
+        failed = self.controller.failed if self.controller is not None else frozenset()
+        return [node for node in self.shape.graph.order if node not in failed]
 
     def _hold_everybody(self, starts: Mapping[int, int]) -> None:
         """Everybody holds its input after the next multiple."""
@@ -405,20 +486,22 @@ class World:
                 self.tell_node(other, Resume(following))
 
     def rollback(self) -> bool:
-        """A person wants a region to go back."""
-        graph = self.shape.graph
+        """A person wants the flow to go back."""
         if self.controller is None:
             return False
-        saved, published = durable_epochs(graph, self.store.stored(graph.order))
-        oldest = rollback_from(graph, saved, published, *self.shape.kept)
-        node = self.random.choice(graph.order)
-        region = [other for other in graph.order if graph.regions[other] == graph.regions[node]]
-        if graph.unrepeatable.intersection(region):
+        stored = self.store.stored_of_all()
+        self.retention.stored_read(stored, stored)
+        for sink, epochs in self.store.published.items():
+            self.retention.sink_published(sink, max(epochs, default=-1))
+        lows = self.retention.gone_before()
+        together = self.shape.global_every is not None
+        back = GoingBack(self.shape.graph, stored, lows, together)
+        oldest = back.oldest_epoch()
+        if oldest is None:
             return False
-        newest = max((e for n in region for e in saved.get(n, ()) if e < EPOCH_END), default=-1)
-        to = self.random.randint(oldest[node], max(newest, oldest[node]) + 1)
-        self.note(f"a person rolls the region of {node} back to {to}")
-        self.control(self.controller.rollback(to, [node]))
+        to = self.random.randint(oldest, max(newest_epoch(stored), oldest))
+        self.note(f"a person rolls the flow back to {to}")
+        self.control(self.controller.rollback(to, lows))
         return True
 
     def control(self, effects: list[RecoveryEffect]) -> None:
@@ -429,7 +512,8 @@ class World:
         starts = [effect for effect in effects if isinstance(effect, StartNode)]
         if starts:
             self._hold_everybody({e.node: e.start.completed for e in starts})
-            self.monitor.planned(starts, self.store.record.limits)
+            records = [effect.record for effect in effects if isinstance(effect, Persist)]
+            self.monitor.planned(starts, (records or [self.store.record])[-1].limits)
         for effect in effects:
             if self.controller_steps is not None:
                 self.controller_steps -= 1
@@ -437,61 +521,126 @@ class World:
                     self.lose_controller()
             if self.controller is None:
                 return
-            if isinstance(effect, Persist):
+            self._perform(effect, self.controller)
+
+    def _perform(self, effect: RecoveryEffect, controller: RecoveryMachine) -> None:
+        match effect:
+            case Persist():
                 self.store.record = effect.record
-            elif isinstance(effect, FenceStore):
+            case FenceStore() | FenceSources():
                 self.note("store refuses all but", dict(effect.incarnations))
                 self.store.fence(effect.incarnations)
-            elif isinstance(effect, Collect):
-                if self.controller is not None:
-                    stored = self.store.stored(effect.nodes)
-                    self.control(self.controller.stored(effect.round, stored))
-            elif isinstance(effect, Refuse):
-                raise Violation("Eventuality", f"a rollback was refused: {effect.reason}")
-            elif isinstance(effect, GiveUp):
-                raise Violation("Eventuality", f"the controller gave up: {effect.reason}")
-            elif isinstance(effect, StartNode):
+            case FenceHosts():
+                self._fence_hosts(effect)
+            case ReadStates():
+                self._early = self.store.stored(effect.nodes)
+            case Collect():
+                stored = {**self.store.stored(effect.nodes), **self._early}
+                self._stop_the_rest(effect)
+                whole = [node for node, newest in effect.nodes.items() if newest is None]
+                self.retention.stored_read(stored, whole)
+                gone = self.retention.gone_before()
+                self.control(controller.stored(effect.round, stored, gone))
+            case StartNode():
+                self.retention.node_restarted(effect.node, effect.start.completed)
                 self.starting.append(effect)
-            elif isinstance(effect, Truncate | Fence):
-                self.tell_node(effect.node, effect)
-            elif isinstance(effect, OpenEdge):
+            case OpenEdge():
                 self.tell_node(effect.sender, effect)
+            case Refuse():
+                if not self.faults["unreadable"]:  # the checkpoint may be what a person asked for
+                    raise Violation("Eventuality", f"a rollback was refused: {effect.reason}")
+            case GiveUp():
+                raise Violation("Eventuality", f"the controller gave up: {effect.reason}")
+            case Widen():
+                if effect.node is None:
+                    raise Violation("Eventuality", f"there was no plan: {effect.reason}")
+            case _:
+                assert_never(effect)
+
+    def _stop_the_rest(self, effect: Collect) -> None:
+        """Nodes without state and sinks of hosts that were given up come to nothing from now on."""
+        now = {node: self.store.record.incarnations[node] for node in effect.nodes}
+        kinds = self.shape.graph.kinds
+        self.store.fence({n: i for n, i in now.items() if kinds[n] in (Kind.STATELESS, Kind.SINK)})
+        self.collected.update(now)
+
+    def _fence_hosts(self, effect: FenceHosts) -> None:
+        """Every node of these hosts hears of the fence."""
+        self._unfenced.clear()
+        self._answers.clear()
+        living = [p for p in (*self.processes.values(), *self.zombies) if p.alive]
+        for host in effect.hosts:
+            key = host if self.cluster is None else self.cluster.key(host)
+            here = [process for process in living if process.host == key]
+            if self.cluster is None:
+                here = [self.processes[host]]
+            waiting = self._unfenced[effect.round, host] = {process.node for process in here}
+            for process in here:
+                order = Fence(effect.round, host, effect.incarnations)
+                self.to_nodes[process.node].append((process.incarnation, order))
+            if not waiting:
+                self._answers.append((effect.round, host))
+
+    def _answer_fence(self, answer: tuple[int, int]) -> None:
+        """A host without nodes hears of a fence."""
+        self._answers.remove(answer)
+        round_, host = answer
+        self.to_controller.append(("fenced", host, 0, round_))
+
+    def _heard_of_fence(self, node: int, order: Fence) -> None:
+        waiting = self._unfenced.get((order.round, order.host), set())
+        waiting.discard(node)
+        if not waiting:
+            self.to_controller.append(("fenced", order.host, 0, order.round))
 
     def _try_again(self, _: None) -> None:
         effects, self._stalled = self._stalled, []
         self.control(effects)
 
-    def tell_node(self, node: int, effect: RecoveryEffect | Resume | Every) -> None:
-        self.to_nodes[node].append((self.store.record.incarnations[node], effect))
+    def tell_node(self, node: int, order: NodeOrder) -> None:
+        """Tell the present incarnation of a node something."""
+        self.to_nodes[node].append((self.store.record.incarnations[node], order))
 
     def _told(self, node: int) -> None:
         incarnation, effect = self.to_nodes[node].popleft()
         process = self.find(node, incarnation)
         if process is None or not process.alive:
+            cluster = self.cluster
+            if isinstance(effect, Fence) and cluster is not None and cluster.lives(effect.host):
+                self._heard_of_fence(node, effect)  # the node has ended, but not its host
             return
         if process.paused:
             self.to_nodes[node].appendleft((incarnation, effect))
             return
         self._guarded(process, lambda: self._tell_node(process, effect))
 
-    def _tell_node(self, process: Process, effect: RecoveryEffect | Resume | Every) -> None:
+    def _tell_node(self, process: Process, order: NodeOrder) -> None:
         machine = process.machine
-        if isinstance(effect, Fence):
-            self.note(process, "is told of", dict(effect.incarnations))
-            process.perform(machine.fence(effect.incarnations, effect.round))
-        elif isinstance(effect, OpenEdge):
-            self.note(process, "opens to", effect.target, "after", tuple(effect.position))
-            process.perform(machine.open(effect.target, effect.incarnation, effect.position))
-        elif isinstance(effect, Resume):
-            process.perform(machine.resume(effect.epoch))
-        elif isinstance(effect, Every):
-            machine.checkpoints.every = effect.epochs
-        elif isinstance(effect, Truncate):
-            machine.truncate(effect.positions, effect.epoch)
+        match order:
+            case Fence():
+                self.note(process, "is told of", dict(order.incarnations))
+                process.perform(machine.fence(order.incarnations, order.round))
+                self._heard_of_fence(process.node, order)
+            case OpenEdge():
+                self.note(process, "opens to", order.target, "after", tuple(order.position))
+                process.perform(machine.open(order.target, order.incarnation, order.position))
+            case Resume():
+                process.perform(machine.resume(order.epoch))
+            case Every():
+                machine.checkpoints.every = order.epochs
+            case KeepLog():
+                machine.logged = order.logged
+            case Low():
+                process.forget(order)
+            case _:
+                assert_never(order)
 
     def _spawn(self, number: int) -> None:
         effect = self.starting.pop(number)
-        if self.store.fences[effect.node] != effect.incarnation:
+        if self.store.record.incarnations[effect.node] != effect.incarnation:
+            return
+        if (effect.node, effect.start.checkpoint) in self.store.damaged:
+            self._find_damage(effect)
             return
         old = self.processes[effect.node]
         if old.alive:
@@ -516,6 +665,13 @@ class World:
         self.tell("started", process, None)
         self._guarded(process, lambda: process.perform(process.machine.begin()))
 
+    def _find_damage(self, effect: StartNode) -> None:
+        """The checkpoint to start from cannot be read: the node is to be started anew."""
+        self.count("unreadable")
+        self.note(f"{effect.node}#{effect.incarnation} cannot read {effect.start.checkpoint}")
+        self.store.set_aside(effect.node, effect.start.checkpoint or 0)
+        self.to_controller.append(("unreadable", effect.node, effect.incarnation, None))
+
     def _begin_unit(self, effect: StartNode) -> None:
         """The first node of a loop to start begins it anew; the others must start with it."""
         hub = self.hub(effect.node)
@@ -535,14 +691,7 @@ class World:
         self._hold_everybody({})
         if self.cluster is not None:
             self.cluster.begin()
-            self.control(self.controller.lost(self.controller.record.incarnations))
-            return
-        for node, process in self.processes.items():
-            if not process.alive:
-                self.suspect(node)
-            elif process.said is not None and self.hold is not None:
-                self.tell("flushed", process, process.said)
-        self.control(self.controller.resumed())
+        self.control(self.controller.lost(self.controller.record.incarnations))
 
     # -- faults ----------------------------------------------------------------------------------
 

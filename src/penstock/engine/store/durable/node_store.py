@@ -21,6 +21,7 @@ from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.diffs import Diff
 from penstock.core.causal.reports import Report, Saved, Stored
 from penstock.core.causal.times import ZERO, Stamp
+from penstock.core.control.retention import KEPT_MIN, oldest_kept
 from penstock.core.node.causal_effects import Checkpoint
 from penstock.engine.host.chain_state import ChainState
 from penstock.engine.store.durable.checkpoint_file import (
@@ -43,8 +44,6 @@ __all__ = ["Beginnings", "NodeStore", "fence", "read_stored", "state_folder", "s
 
 log = logging.getLogger(__name__)
 
-KEPT = 2
-"""Checkpoints that are kept in any case: one may turn out to be damaged."""
 LOG_BYTES_MAX = 1 << 17
 """A log of determinants is cut at its beginning when it is longer than this."""
 
@@ -75,7 +74,7 @@ class NodeStore:
         shard: int,
         incarnation: int,
         sync: bool = True,
-        kept: int = KEPT,
+        kept: int = KEPT_MIN,
     ) -> None:
         self.name = f"{stage}[{shard}]"
         self.incarnation = incarnation
@@ -224,10 +223,9 @@ class NodeStore:
         self._drop_to(self.low_epoch, self._kept)
 
     def _drop_to(self, epoch: int, at_least: int) -> None:
-        epochs = self.epochs()
-        before = [key for key, completed in epochs.items() if completed <= epoch]
-        if before and len(epochs) > at_least:
-            self.drop_before(min(before[-1], list(epochs)[-at_least]))
+        oldest = oldest_kept(self.epochs(), epoch, at_least)
+        if oldest is not None:
+            self.drop_before(oldest)
 
     def roll_back(self, key: int, trim: Stamp, through: int = -1) -> None:
         """The node starts from a checkpoint (0: its initial state): what came after it is void.
