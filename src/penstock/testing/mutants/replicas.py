@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from penstock.core.control.host_orders import TakeRole
+from penstock.core.control.ring_record import Tell
 from penstock.core.delivery.ids import Lane, ParcelId, Role
-from penstock.core.delivery.messages import Effect, Envelope, Parcel, StorePosition
+from penstock.core.delivery.messages import Effect, Envelope, Parcel
 from penstock.core.delivery.player import RoleState
-from penstock.core.delivery.ring_record import TellTake
 from penstock.core.delivery.tables import RecordTable
 from penstock.testing.mutants.mutant import Flows, Mutant, Replacement, mutant
 
@@ -18,7 +19,7 @@ __all__ = ["REPLICAS"]
 _MACHINE = "penstock.core.delivery.records:ReplicaMachine"
 _TABLES = "penstock.core.delivery.role:RoleTables"
 _PLAYER = "penstock.core.delivery.player:RolePlayer"
-_RING = "penstock.core.delivery.ring_controller:RingController"
+_RING = "penstock.core.control.ring_controller:RingController"
 _RECORDS = "penstock.core.delivery.tables:RecordTable"
 _REPLICAS = Flows.REPLICAS
 
@@ -108,12 +109,6 @@ def asks_nobody(real: Replacement, *_: Any) -> None:
     return
 
 
-@mutant("a position before what was read", f"{_TABLES}.read", flows=_REPLICAS, seed=87)
-def position_later(real: Replacement, self: Any, outputs: Mapping[Role, Parcel]) -> None:
-    real(self, outputs)
-    self.effects = [effect for effect in self.effects if not isinstance(effect, StorePosition)]
-
-
 @mutant("what comes for a role follows it", f"{_MACHINE}._for_role", flows=_REPLICAS, seed=5)
 def forwards_nothing(real: Replacement, self: Any, envelope: Envelope, role: Role) -> list[Effect]:
     self._forwards.pop(role, None)
@@ -135,9 +130,10 @@ def two_players(real: Replacement, self: Any, role: Role) -> list[Effect]:
 
 
 @mutant("a whole stage can die", f"{_RING}._take", flows=_REPLICAS, seed=2)
-def never_fresh(real: Replacement, self: Any, role: Role) -> TellTake:
-    told: TellTake = real(self, role)
-    return told._replace(fresh=False)
+def never_fresh(real: Replacement, self: Any, role: Role) -> Tell:
+    told: Tell = real(self, role)
+    order = told.order
+    return told._replace(order=replace(order, fresh=False)) if isinstance(order, TakeRole) else told
 
 
 # -- the controller of the rings -------------------------------------------------------------------
