@@ -230,9 +230,7 @@ class RingsMachine:
             case RingsJoined():
                 return self._joined(host)
             case LossHeard():
-                if report.round == self._round:
-                    self._unheard.discard(host)
-                return self._advance()
+                return self._loss_heard(host, report.round)
             case ParcelsMissed():
                 return self._missed(report)
             case MemberReady() | RoleTaken() | RoleRecovered():
@@ -242,6 +240,11 @@ class RingsMachine:
 
     def _is_current(self, host: int, report: RoleReport) -> bool:
         return report.generation == self.generation and host in self.hosts
+
+    def _loss_heard(self, host: int, round_: int) -> list[RingsEffect]:
+        if round_ == self._round:
+            self._unheard.discard(host)
+        return self._advance()
 
     def _missed(self, report: ParcelsMissed) -> list[RingsEffect]:
         """A sink needs what no host can send again: sources read again all that is unpublished."""

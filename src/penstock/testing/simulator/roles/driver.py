@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, assert_never
 
 from penstock.core.control.host_orders import KillHost, PlayRoles, WatchNext
+from penstock.core.control.host_reports import ParcelsMissed
 from penstock.core.control.ring_record import (
     FenceSources,
     PersistRings,
@@ -73,7 +74,10 @@ class Driver:
         self.up = {*(number for ring in rings.values() for number in ring), *self.spares}
         for number in sorted(self.up):
             world.start(number, self.run)
-        self.machine = RingsMachine(shape.stages, rings, homes, *self._durable)
+        incarnation, generation = self._durable
+        fences = [log.fence for log in world.logs.values()]
+        newest = max(incarnation, *fences)
+        self.machine = RingsMachine(shape.stages, rings, homes, newest, generation)
         self._watch()
         self.control(self.machine.begin(self.up))
 
@@ -148,6 +152,11 @@ class Driver:
             self.world.note("driver hears from", host, report)
             self.control(self.machine.told(host.number, report))
 
+    def begin_anew(self, host: Host) -> None:
+        """A host says that it misses something."""
+        report = ParcelsMissed(self.machine.generation, str(host), "what it says")
+        self.control(self.machine.told(host.number, report))
+
     def reported(self, by: Host, number: int) -> None:
         """A host takes the next one for dead."""
         if by.number in self.up:
@@ -169,6 +178,7 @@ class Driver:
             world.monitor.hit(host, world)
             if host.alive:
                 world.faults["zombie"] += 1
+                host.told.clear()  # what was on its way is lost with the connection
                 host.told.append(KillHost())
         self._watch()
         self.control(self.machine.host_lost(number, heir))

@@ -18,7 +18,10 @@ FAULTS = (
     "connection",
     "group",
     "path",
+    "beyond",
     "again",
+    "anew",
+    "move",
     "controller",
 )
 
@@ -54,12 +57,18 @@ def strike(world: World, what: str) -> None:
     if what == "connection":
         world.network.cut()
     for victim in victims:
-        if what in ("freeze", "blink"):
+        if what == "anew":
+            world.driver.begin_anew(victim)
+            if random.random() < 0.5:
+                world.driver.lose(random.choice(world.living()).number)
+        elif what in ("freeze", "blink"):
             victim.frozen = random.randint(1, 60) if what == "blink" else random.randint(90, 400)
         elif what == "suspicion":
             world.driver.lose(victim.number)
         elif what == "halfway":
             world.cut_short = victim.number
+        elif what == "move":
+            world.cut_move = random.choice(("sender", "target"))
         else:
             world.kill(victim)
             if random.random() < 0.3:
@@ -81,6 +90,17 @@ def _strike_rough(world: World, what: str) -> None:
         world.network.links.half_open(chosen[0], chosen[1], until)
 
 
+def _neighbours(world: World, live: list[Host]) -> list[Host]:
+    """All hosts of two stages next to each other, neither a source: no depth covers that."""
+    stages = world.shape.stages
+    inner = [
+        stage for stage in stages.roles if stages.parents[stage] and stages.children.get(stage)
+    ]
+    stage = world.random.choice(inner)
+    both = {stage, world.random.choice(stages.children[stage])}
+    return [host for host in live if host.stage in both]
+
+
 def _victims(world: World, what: str) -> list[Host]:
     random = world.random
     live = [host for host in world.living() if not host.frozen]
@@ -93,6 +113,8 @@ def _victims(world: World, what: str) -> list[Host]:
         near = () if victim.stage is None else world.shape.stages.children.get(victim.stage, ())
         below = [host for host in live if host.stage in near]
         return [victim, random.choice(below)] if below else [victim]
+    if what == "beyond":
+        return _neighbours(world, live)
     if what == "again":
         newest = max(live, key=lambda host: host.number)
         return [newest]

@@ -40,6 +40,7 @@ from penstock.core.delivery.messages import (
     Deliver,
     Doubt,
     Effect,
+    HandedOver,
     Process,
     Publish,
     Ready,
@@ -49,9 +50,8 @@ from penstock.core.delivery.messages import (
 )
 from penstock.core.delivery.records import ReplicaMachine
 from penstock.core.delivery.ring import Report, RingEffect, RingMember, SendPing, SendPong
-from penstock.core.delivery.tables import SETTLED
 from penstock.testing.simulator.roles.network import Packet
-from penstock.testing.simulator.roles.source_log import rows_of_read
+from penstock.testing.simulator.roles.source_log import SourceFile, rows_of_read
 
 if TYPE_CHECKING:
     from penstock.testing.simulator.roles.world import World
@@ -89,7 +89,7 @@ class Host:
     """What came before the driver's word that this host is a member."""
     forgot: set[int] = field(default_factory=set)
     """Lost hosts, of which nothing more is heard."""
-    files: dict[Role, tuple[int, list[int] | None]] = field(default_factory=dict)
+    files: dict[Role, tuple[int, SourceFile | None]] = field(default_factory=dict)
     """Per source role that is played here: its incarnation, and its log unless it was refused."""
     ticked_ms: int = 0
     offset_ms: int = 0
@@ -209,25 +209,25 @@ class Host:
             return []
         found = []
         for role, player in self.machine.players.items():
-            _, ends = self.files.get(role, (0, None))
-            if ends is not None and player.may_read:
-                done = ends[-1] if ends else 0
-                if player.next <= len(ends) or done < self.world.shape.rows:
+            file = self.files.get(role, (0, None))[1]
+            if file is not None and player.may_read:
+                done = file.ends[-1] if file.ends else 0
+                if player.next <= len(file.ends) or done < self.world.shape.rows:
                     found.append(role)
         return found
 
     def read(self, role: Role) -> None:
         """Read again what was noted; else what comes next, and note it first."""
         shape, machine = self.world.shape, self.machine
-        ends = self.files[role][1]
-        if machine is None or ends is None:
+        file = self.files[role][1]
+        if machine is None or file is None:
             return
         number = machine.players[role].next
-        if number > len(ends):
-            begin = ends[-1] if ends else 0
+        if number > len(file.ends):
+            begin = file.ends[-1] if file.ends else 0
             size = self.world.random.randint(1, shape.rows_max)
-            ends.append(min(begin + size, shape.rows))
-        rows = shape.source_rows(role, rows_of_read(ends, number))
+            file.append(min(begin + size, shape.rows))
+        rows = shape.source_rows(role, rows_of_read(file.ends, number))
         self.world.note(self, "reads", number, "as", short(role))
         self.perform(machine.read(role, shape.divide(0, ParcelId(role, number), rows)))
 
@@ -257,6 +257,8 @@ class Host:
         if stage is None:
             return
         for effect in effects[:stop_at]:
+            if not self.alive:
+                return
             match effect:
                 case Send():
                     self._send(effect)
@@ -286,6 +288,10 @@ class Host:
             self.world.network.send(to, to, packet)
         elif to not in self.forgot and self.world.reaches(self, to):
             self.world.network.send(self.number, to, packet)
+        if isinstance(effect.envelope.body, HandedOver) and self.world.cut_move is not None:
+            victim = self if self.world.cut_move == "sender" else self.world.hosts[to]
+            self.world.cut_move = None
+            self.world.kill(victim)
 
     def _follow(self) -> None:
         """Have the logs open of just those sources that are played here."""
@@ -308,6 +314,7 @@ class Host:
             if player.is_sink:
                 missing = self._missing(role)
                 if missing is not None:
+                    self.world.monitor.missed(missing, self.world)
                     report = ParcelsMissed(self.generation, short(role), str(missing))
                     if report not in self.said:
                         self.said.append(report)
@@ -320,8 +327,8 @@ class Host:
         for lane, floor in player.inputs_floor().items():
             for number in range(1, min(floor, len(world.logs[lane].ends)) + 1):
                 for id_, at in world.arrivals(lane, number).items():
-                    here = id_ in player.works or player.table.level(id_) == SETTLED
-                    if at == role and not here and id_ not in world.stored_ids:
+                    published = id_ in world.stored_ids
+                    if at == role and not published and id_ not in player.works:
                         return id_
         return None
 

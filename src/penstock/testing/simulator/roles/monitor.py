@@ -31,10 +31,8 @@ class Monitor:
         self.faults = 0
         """Crashes, freezes, cuts: anything but the moving of roles."""
         settings = shape.settings
-        self.whole = (
-            settings.dedup or settings.acknowledged or settings.depth >= shape.stages.length
-        )
-        """Whether nothing may be lost, however many hosts die."""
+        self.whole = settings.acknowledged or settings.depth >= shape.stages.length
+        """Whether some host can always send again, however many die."""
 
     def published(self, rows: tuple[Row, ...]) -> None:
         """Rows became visible outside."""
@@ -48,12 +46,20 @@ class Monitor:
 
     def hit(self, host: Host, world: World) -> None:
         """A host is lost with whatever it holds; sources can read theirs again."""
-        if self.whole or host.machine is None or host.stage in self.shape.stages.sources:
+        if host.machine is None or host.stage in self.shape.stages.sources:
             return
+        ends = {lane: log.ends for lane, log in world.logs.items()}
         for id_ in self._held(host.machine, host.number, world):
-            ends = world.logs[id_.lane].ends
-            for place in rows_of_read(ends, id_.number) if id_.number <= len(ends) else ():
-                self.hits.setdefault((id_.lane.place, place), set()).add(host.number)
+            if id_.number <= len(ends[id_.lane]):
+                for place in rows_of_read(ends[id_.lane], id_.number):
+                    self.hits.setdefault((id_.lane.place, place), set()).add(host.number)
+
+    def missed(self, id_: ParcelId, world: World) -> None:
+        """A sink says that a parcel will never come: then enough of those that had it have died."""
+        for place in rows_of_read(world.logs[id_.lane].ends, id_.number):
+            hits = self.hits.get((id_.lane.place, place), set())
+            if self.whole or len(hits) <= self.shape.settings.depth:
+                raise Violation("missed", f"{id_}, held by {sorted(hits)} when they died")
 
     def _held(self, machine: ReplicaMachine, host: int, world: World) -> list[ParcelId]:
         held: list[ParcelId] = []
@@ -74,7 +80,7 @@ class Monitor:
             if settings.guarantee is Guarantee.AT_MOST_ONCE and self.faults:
                 continue
             hits = self.hits.get((row[0], row[1]), set())
-            if self.whole or len(hits) <= settings.depth:
+            if self.whole or settings.dedup or len(hits) <= settings.depth:
                 raise Violation("lost", f"row {row}, held by {sorted(hits)} when they died")
         if self.expected <= self.seen.keys() and not world.driver.ended:
             raise Violation("ended", "all rows are published, and no sink has ended")

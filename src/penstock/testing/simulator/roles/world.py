@@ -55,6 +55,8 @@ class World:
         """Faults to come: when, and what."""
         self.cut_short: int | None = None
         """A host that dies in the middle of what it does next."""
+        self.cut_move: str | None = None
+        """Which end of the next hand-over dies during it."""
         self.rough = case.rough
         self.store_until = 0
         """Before this step the store refuses writes."""
@@ -122,7 +124,7 @@ class World:
         for host in self.alive:
             if host.frozen:
                 continue
-            if host.told and (host.number in self.driver.up or self.steps % 16 == 0):
+            if host.told and (host.number in self.driver.up or self.steps % 48 == 0):
                 choices.append(("told", host))  # one that was given up hears little
             if host.said:
                 choices.append(("said", host))
