@@ -177,7 +177,7 @@ def test_rings_that_begin_anew_lose_and_double_nothing() -> None:
         time.sleep(0.2)
         query._controller.events.ask(replicas.begin, WAIT_S)
     ended(query)
-    assert replicas.generation == 4
+    assert replicas.machine.generation == 4
     assert came(sink) == expected()
 
 
@@ -213,14 +213,14 @@ def test_a_host_that_was_replaced_in_a_source_does_not_play_it(
     wait_until(lambda: len(came(sink)) > 0, WAIT_S, "rows")
     replicas = query._controller.replicas
     assert replicas is not None
-    fence_source = replicas._fence_source
+    fence_source = replicas._fence
 
-    def fence_later_one(role: Role, lows: Any) -> None:
-        fence_source(role, lows)
-        if replicas.generation == 2 and role.place == 0:
+    def fence_later_one(role: Role, fence: int, low: int) -> None:
+        fence_source(role, fence, low)
+        if replicas.machine.generation == 2 and role.place == 0:
             BoundaryLog(tmp_path, "made", 0).take_over(-1, ended=True, fence=3)
 
-    monkeypatch.setattr(replicas, "_fence_source", fence_later_one)
+    monkeypatch.setattr(replicas, "_fence", fence_later_one)
     query._controller.events.ask(replicas.begin, WAIT_S)
     assert refused.wait(WAIT_S)
     query._controller.events.ask(replicas.begin, WAIT_S)

@@ -15,9 +15,6 @@ __all__ = [
     "causal_part",
     "is_replicated",
     "longest_run",
-    "member",
-    "member_host",
-    "member_stage",
     "node_of",
     "paths_of",
     "replica_lines",
@@ -27,8 +24,6 @@ __all__ = [
     "role_of",
 ]
 
-STAGES = 1 << 16
-"""Members of rings are numbered host by host; no flow has this many chains."""
 Members = Mapping[int, tuple[int, ...]]
 """Per chain: the hosts of its ring, by slot."""
 
@@ -76,21 +71,6 @@ def role_of(plan: PhysicalPlan, node: int) -> Role:
 def node_of(plan: PhysicalPlan, role: Role) -> int:
     """The node that a role is."""
     return plan.chains[role.stage].first_node + role.place
-
-
-def member(host: int, stage: int) -> int:
-    """The number of a host as a member of a stage's ring."""
-    return host * STAGES + stage
-
-
-def member_host(number: int) -> int:
-    """The host behind a member's number; negative where there is none."""
-    return number // STAGES
-
-
-def member_stage(number: int) -> int:
-    """The stage of a member."""
-    return number % STAGES
 
 
 def rings_of(plan: PhysicalPlan, placement: Mapping[int, int], driver: int) -> Members:

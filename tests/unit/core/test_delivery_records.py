@@ -17,7 +17,6 @@ from penstock.core.delivery.messages import (
     Send,
     Share,
     Shared,
-    StorePosition,
     Taken,
     size_bytes,
 )
@@ -81,10 +80,10 @@ def test_a_duplicate_is_not_worked_on_again() -> None:
     assert any(isinstance(effect, Process) for effect in careless.received(deliver()))
 
 
-def test_at_most_once_keeps_nothing_and_stores_its_position_first() -> None:
+def test_at_most_once_keeps_nothing() -> None:
     source = machine(1, Replicated(Guarantee.AT_MOST_ONCE))
     effects = source.read(SOURCE, {FIRST: Parcel(ID, (), 10)})
-    assert [type(effect) for effect in effects] == [StorePosition, Send]
+    assert [type(effect) for effect in effects] == [Send]
     assert source.players[SOURCE].entries == {}
     assert source.rewired(FIRST, Seat(3, 2), 2) == []
 

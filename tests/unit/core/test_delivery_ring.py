@@ -1,35 +1,32 @@
 """The ring: silence is reported, roles move and come back, frozen replicas are refused."""
 
-from penstock.core.delivery.ids import Role
-from penstock.core.delivery.ring import Load, Report, RingMember, SendPing, SendPong
-from penstock.core.delivery.ring_controller import RingController, Takeover
-from penstock.core.delivery.ring_record import (
-    FenceRoles,
-    PersistRing,
-    RingControllerEffect,
-    RingRecord,
-    Start,
-    StopHost,
-    TellHandOver,
-    TellMembers,
-    TellNext,
-    TellRewired,
-    TellTake,
+from penstock.core.control.host_orders import (
+    ChangeMembers,
+    HandOverRole,
+    JoinRing,
+    RewireRole,
+    TakeRole,
 )
+from penstock.core.control.ring_controller import RingController
+from penstock.core.control.ring_record import PersistRing, RingControllerEffect, RingRecord, Tell
+from penstock.core.delivery.ids import Role
+from penstock.core.delivery.ring import Report, RingMember, SendPing, SendPong
 from penstock.core.delivery.routing import NO_HOST, Seat
 
 
-def controller_of(hosts: int, roles: int, takeover: Takeover = Takeover.NEXT) -> RingController:
+def controller_of(hosts: int, roles: int) -> RingController:
     ring = {slot: slot + 1 for slot in range(hosts)}
     homes = {Role(0, place): place % hosts for place in range(roles)}
     seats = {role: Seat(ring[slot], 1) for role, slot in homes.items()}
-    record = RingRecord(seats, homes, {0: ring}, ready=frozenset(ring.values()))
-    return RingController(record, takeover)
+    return RingController(RingRecord(seats, homes, {0: ring}, ready=frozenset(ring.values())))
 
 
 def takes(effects: list[RingControllerEffect]) -> dict[Role, tuple[int, int, bool]]:
-    found = [effect for effect in effects if isinstance(effect, TellTake)]
-    return {effect.role: (effect.to, effect.incarnation, effect.fresh) for effect in found}
+    return {
+        effect.order.role: (effect.to, effect.order.incarnation, effect.order.fresh)
+        for effect in effects
+        if isinstance(effect, Tell) and isinstance(effect.order, TakeRole)
+    }
 
 
 def test_loads_go_round_with_pings() -> None:
@@ -84,33 +81,21 @@ def test_where_answers_come_late_now_and_then_the_deadline_is_longer() -> None:
 
 
 def test_a_ring_of_one_pings_nobody() -> None:
-    controller = controller_of(2, 2)
-    effects = controller.host_lost(1)
-    assert TellNext(2, None) in effects
-    assert controller.alone == (2,)
     lone = RingMember(2, 50, 150)
     lone.rewired(None, 0)
     assert lone.time_passed(500, 0) == []
 
 
-def test_a_death_is_durable_and_fenced_before_anybody_takes() -> None:
+def test_a_death_is_durable_before_a_role_is_taken() -> None:
     controller = controller_of(3, 3)
-    effects = controller.reported(2, 1, {})
-    kinds = [type(effect) for effect in effects]
-    assert kinds[:3] == [PersistRing, FenceRoles, StopHost]
+    effects = controller.host_lost(1)
+    assert isinstance(effects[0], PersistRing)
     assert takes(effects) == {Role(0, 0): (2, 2, False)}
-    assert controller.reported(2, 1, {}) == []
+    assert controller.record.fences == {Role(0, 0): 2}
+    assert controller.host_lost(1) == []
     told = controller.taken(2, Role(0, 0), 2)
-    assert TellRewired(3, Role(0, 0), Seat(2, 2), 2) in told
+    assert Tell(3, RewireRole(Role(0, 0), Seat(2, 2), 2)) in told
     assert controller.taken(1, Role(0, 0), 1) == []
-
-
-def test_the_least_loaded_takes_all_and_a_split_spreads() -> None:
-    loads = {2: Load(1, 50), 3: Load(1, 5), 4: Load(1, 20)}
-    least = controller_of(4, 8, Takeover.LEAST_LOADED)
-    assert {to for to, _, _ in takes(least.reported(4, 1, loads)).values()} == {3}
-    split = controller_of(4, 12, Takeover.SPLIT)
-    assert {to for to, _, _ in takes(split.reported(4, 1, loads)).values()} == {2, 3, 4}
 
 
 def test_several_deaths_in_a_row_end_with_a_fresh_take() -> None:
@@ -121,7 +106,8 @@ def test_several_deaths_in_a_row_end_with_a_fresh_take() -> None:
     assert takes(effects) == {}
     assert all(seat.host == NO_HOST for seat in controller.record.seats.values())
     joined = controller.joined(7, 0, 1)
-    assert isinstance(joined[2], Start)
+    assert isinstance(joined[1], Tell)
+    assert isinstance(joined[1].order, JoinRing)
     assert {taken[2] for taken in takes(joined).values()} == {True}
     assert all(seat.host == NO_HOST for seat in controller.record.settled_seats().values())
 
@@ -131,11 +117,11 @@ def test_a_restarted_host_gets_its_roles_back_when_it_is_ready() -> None:
     controller.host_lost(1)
     controller.taken(2, Role(0, 0), 2)
     joined = controller.joined(5, 0, 0)
-    assert TellMembers(2, (5, 2)) in joined
-    assert not any(isinstance(effect, TellHandOver) for effect in joined)
-    assert TellHandOver(2, Role(0, 0), Seat(5, 3)) in controller.ready(5)
+    assert Tell(2, ChangeMembers(0, (5, 2))) in joined
+    assert Tell(2, HandOverRole(Role(0, 0), Seat(5, 3))) not in joined
+    assert Tell(2, HandOverRole(Role(0, 0), Seat(5, 3))) in controller.ready(5)
     told = controller.taken(5, Role(0, 0), 3)
-    assert TellRewired(2, Role(0, 0), Seat(5, 3), 2) in told
+    assert Tell(2, RewireRole(Role(0, 0), Seat(5, 3), 2)) in told
     assert controller.quiet
 
 
@@ -149,15 +135,8 @@ def test_a_death_during_a_move_is_a_take_over() -> None:
     assert takes(effects) == {Role(0, 0): (5, 4, False), Role(0, 1): (5, 2, False)}
 
 
-def test_a_frozen_host_that_wakes_up_is_told_to_stop() -> None:
+def test_a_host_that_was_lost_does_not_join_again() -> None:
     controller = controller_of(2, 2)
     controller.host_lost(1)
-    assert controller.joined(1, 0, 0) == [StopHost(1)]
-    assert controller.reported(1, 2, {}) == []
-
-
-def test_a_new_controller_tells_everybody_again() -> None:
-    controller = controller_of(3, 3)
-    controller.host_lost(1)
-    again = RingController(controller.record)
-    assert takes(again.resumed()) == {Role(0, 0): (2, 2, False)}
+    assert controller.joined(1, 0, 0) == []
+    assert controller.joined(3, 0, 1) == []  # the slot is taken

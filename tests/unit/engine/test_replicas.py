@@ -179,14 +179,13 @@ def test_a_role_that_is_handed_over_comes_with_its_rows() -> None:
         {SOURCE: None},
         {SOURCE: {SOURCE: 2}},
         8,
-        6,
     )
     envelope = Envelope(5, None, 0, HERE, 3, HandedOver(state, 77))
     found, completed = unpack(pack(envelope))
     assert completed is None
     back = found.body.state  # type: ignore[union-attr]
     assert (back.table, back.asks, back.heard) == (state.table, state.asks, state.heard)
-    assert (back.next, back.stored) == (8, 6)
+    assert back.next == 8
     for parcel in (back.works[ID].parcel, back.entries[ID].parcel):
         assert parcel.payload[:-1] == PARCEL.payload[:-1]
         assert read_batch(parcel.payload.rows, ROWS_OF.schema).equals(ROWS_OF)

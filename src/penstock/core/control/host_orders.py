@@ -24,7 +24,6 @@ __all__ = [
     "ChangeMembers",
     "CheckpointNews",
     "ClosedEpoch",
-    "ConfirmRole",
     "DropMembers",
     "EdgeOpening",
     "EndHost",
@@ -283,8 +282,8 @@ class JoinRing:
     lost: frozenset[int]
     joining: bool
     """Whether the ring runs already, so that the siblings have to be asked."""
-    lows: Mapping[int, int]
-    """Per node: the last epoch that need not be made again for it."""
+    lows: Mapping[Role, int]
+    """Per source and sink: the last epoch that need not be made again for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,14 +333,6 @@ class HandOverRole:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfirmRole:
-    """Say again whether a role was taken."""
-
-    role: Role
-    incarnation: int
-
-
-@dataclass(frozen=True, slots=True)
 class RewireRole:
     """A role is played elsewhere from now on."""
 
@@ -359,7 +350,6 @@ RoleOrder = (
     | ChangeMembers
     | TakeRole
     | HandOverRole
-    | ConfirmRole
     | RewireRole
 )
 

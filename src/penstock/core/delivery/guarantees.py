@@ -111,7 +111,7 @@ def guarantee_named(name: str | Guarantee) -> Guarantee:
 class Failure(Enum):
     """What goes wrong, from the mildest to the worst."""
 
-    NONE = "nothing fails, or only the controller"
+    NONE = "nothing fails"
     CONNECTION = "a connection breaks"
     FREEZE = "a replica freezes, is replaced and wakes up"
     CRASH = "a replica dies"
@@ -144,7 +144,8 @@ PROMISES: Mapping[Guarantee, Mapping[Failure, May]] = {
 }
 """What each guarantee allows in each class of failure.
 
-Beyond the declared depth rows can be lost; those of which a record survived are reported.
+Beyond the declared depth rows can be lost; those of which a record survived are reported.  Where
+the rings begin anew then, as they do in a running flow, nothing is.
 """
 
 

@@ -11,7 +11,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["Lane", "ParcelId", "Role", "derive", "mix64"]
+__all__ = [
+    "Lane",
+    "ParcelId",
+    "Role",
+    "derive",
+    "member",
+    "member_host",
+    "member_stage",
+    "mix64",
+]
+
+STAGES = 1 << 16
+"""Members of rings are numbered host by host; no flow has this many stages."""
 
 _MASK = 0xFFFF_FFFF_FFFF_FFFF
 _GOLDEN = 0x9E37_79B9_7F4A_7C15
@@ -63,3 +75,22 @@ def derive(parent: ParcelId, target: Role) -> ParcelId:
     (True, Role(stage=0, place=0), 7)
     """
     return ParcelId(parent.lane, parent.number, mix64((parent.branch, *target)))
+
+
+def member(host: int, stage: int) -> int:
+    """The number of a host as a member of a stage's ring.
+
+    >>> member_host(member(7, 2)), member_stage(member(7, 2))
+    (7, 2)
+    """
+    return host * STAGES + stage
+
+
+def member_host(number: int) -> int:
+    """The host behind a member's number; negative where there is none."""
+    return number // STAGES
+
+
+def member_stage(number: int) -> int:
+    """The stage of a member."""
+    return number % STAGES

@@ -36,7 +36,6 @@ __all__ = [
     "Send",
     "Share",
     "Shared",
-    "StorePosition",
     "Taken",
     "size_bytes",
 ]
@@ -197,14 +196,6 @@ class Publish(NamedTuple):
     parcel: Parcel
 
 
-class StorePosition(NamedTuple):
-    """Make a source's position durable before performing anything that follows."""
-
-    role: Role
-    incarnation: int
-    number: int
-
-
 class Taken(NamedTuple):
     """Tell the controller that this host plays a role now."""
 
@@ -230,7 +221,7 @@ class Doubt(NamedTuple):
     ids: tuple[ParcelId, ...]
 
 
-Effect = Send | Process | Publish | StorePosition | Taken | Recovered | Ready | Doubt
+Effect = Send | Process | Publish | Taken | Recovered | Ready | Doubt
 
 
 def size_bytes(body: Body) -> int:

@@ -17,7 +17,6 @@ from penstock.core.delivery.messages import (
     Floors,
     Record,
     Recovered,
-    StorePosition,
 )
 from penstock.core.delivery.replicated import Sharing
 from penstock.core.delivery.role import RoleTables
@@ -35,7 +34,6 @@ class RoleState(NamedTuple):
     asks: Mapping[Role, tuple[ParcelId, ...] | None]
     heard: Mapping[Role, Mapping[Lane, int]]
     next: int
-    stored: int
 
     @property
     def size(self) -> int:
@@ -90,9 +88,6 @@ class RolePlayer(RoleTables):
             self.table.raise_floor(inputs)
         self.speak(raised and not self.is_source)
         own = self.own_floor()
-        if self.is_source and own[self.role] > self.stored:
-            self.stored = own[self.role]
-            self.effects.append(StorePosition(self.role, self.incarnation, self.stored))
         if self.settings.dedup:
             for target in self.stages.downstream(self.role.stage):
                 if self._said.get(target) != own:
@@ -120,7 +115,7 @@ class RolePlayer(RoleTables):
         ``kept``: what was handed over from here to the dead host, who may not have got it.
         """
         if self.is_source:
-            self.next, self.stored = position + 1, position
+            self.next = position + 1
         elif self.settings.logs:
             if kept is not None:
                 self._regain(kept)
@@ -245,9 +240,7 @@ class RolePlayer(RoleTables):
     def hand_over(self) -> RoleState:
         """Everything, for the next player."""
         table = RecordTable(dict(self.table.records), dict(self.table.floor))
-        return RoleState(
-            table, self.works, self.entries, self.asks, self.heard, self.next, self.stored
-        )
+        return RoleState(table, self.works, self.entries, self.asks, self.heard, self.next)
 
     def take_over(self, state: RoleState, via: int) -> None:
         """Go on where the last player stopped."""
@@ -256,7 +249,7 @@ class RolePlayer(RoleTables):
             id_: entry._replace(via=(*entry.via, via)) for id_, entry in state.entries.items()
         }
         self.asks, self.heard = dict(state.asks), {r: dict(f) for r, f in state.heard.items()}
-        self.next, self.stored = state.next, state.stored
+        self.next = state.next
         for origin in self.asks:
             self._ask(origin)
         self._continue(state.works)

@@ -38,7 +38,6 @@ from penstock.core.delivery.messages import (
     Parcel,
     Ready,
     Record,
-    Recovered,
     Refused,
     Send,
     Share,
@@ -336,14 +335,6 @@ class ReplicaMachine:
         self.seats[role] = Seat(self.host, incarnation)
         self._forwards.pop(role, None)
         return player
-
-    def confirm(self, role: Role, incarnation: int) -> list[Effect]:
-        """A new controller asks whether a role has been handed over to here."""
-        player = self.players.get(role)
-        if player is None or player.incarnation != incarnation:
-            return []
-        taken: list[Effect] = [Taken(role, incarnation)]
-        return taken if player.asks else [*taken, Recovered(role, incarnation)]
 
     def hand_over(self, role: Role, to: Seat) -> list[Effect]:
         """Give a role to another host, as soon as nothing of it is being worked on.

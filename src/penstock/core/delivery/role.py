@@ -33,7 +33,6 @@ from penstock.core.delivery.messages import (
     Publish,
     Record,
     Share,
-    StorePosition,
 )
 from penstock.core.delivery.replicated import Replicated, Sharing
 from penstock.core.delivery.routing import Seat, Stages
@@ -70,8 +69,6 @@ class RoleTables:
     """Floors of the feeders."""
     next: int = 1
     """A source's next number."""
-    stored: int = 0
-    """A source's durable position."""
     busy: Counter[ParcelId] = field(default_factory=Counter)
     """What is being processed or published at the moment."""
     _fresh: list[ParcelId] = field(default_factory=list)
@@ -104,9 +101,6 @@ class RoleTables:
     def read(self, outputs: Mapping[Role, Parcel]) -> None:
         """A source has read its next number and divided it among roles; ids are given here."""
         number, self.next = self.next, self.next + 1
-        if self.settings.guarantee.work.position_first:
-            self.stored = number
-            self.effects.append(StorePosition(self.role, self.incarnation, number))
         self._send(ParcelId(self.role, number), outputs)
 
     def received(self, origin: Role, parcels: Iterable[Parcel]) -> None:

@@ -130,6 +130,14 @@ class Stages:
         """The roles that a stage feeds."""
         return tuple(role for child in self.children.get(stage, ()) for role in self.of(child))
 
+    def connected(self, stage: int) -> list[int]:
+        """The stages of the part of the flow that a stage belongs to, itself among them."""
+        found = [stage]
+        for one in found:
+            near = (*self.parents[one], *self.children.get(one, ()))
+            found += [other for other in dict.fromkeys(near) if other not in found]
+        return found
+
     @property
     def sources(self) -> tuple[int, ...]:
         """Stages without inputs."""

@@ -1,15 +1,16 @@
-"""Mutants of replicas: fences, records, acknowledgements, take-over and reinstatement."""
+"""Mutants of replicas: fences, records, acknowledgements, take-over, reinstatement, generations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from penstock.core.control.host_orders import TakeRole
+from penstock.core.control.ring_record import FenceSources, RingRecord, Tell
 from penstock.core.delivery.ids import Lane, ParcelId, Role
-from penstock.core.delivery.messages import Effect, Envelope, Parcel, StorePosition
+from penstock.core.delivery.messages import Effect, Envelope, Parcel
 from penstock.core.delivery.player import RoleState
-from penstock.core.delivery.ring_record import TellTake
 from penstock.core.delivery.tables import RecordTable
 from penstock.testing.mutants.mutant import Flows, Mutant, Replacement, mutant
 
@@ -18,12 +19,13 @@ __all__ = ["REPLICAS"]
 _MACHINE = "penstock.core.delivery.records:ReplicaMachine"
 _TABLES = "penstock.core.delivery.role:RoleTables"
 _PLAYER = "penstock.core.delivery.player:RolePlayer"
-_RING = "penstock.core.delivery.ring_controller:RingController"
+_RING = "penstock.core.control.ring_controller:RingController"
+_RINGS = "penstock.core.control.rings:RingsMachine"
 _RECORDS = "penstock.core.delivery.tables:RecordTable"
 _REPLICAS = Flows.REPLICAS
 
 
-@mutant("replicas refuse who was replaced (14)", f"{_MACHINE}._fence", flows=_REPLICAS, seed=1081)
+@mutant("replicas drop roles that others play (14)", f"{_MACHINE}._fence", flows=_REPLICAS)
 def replicas_without_fence(real: Replacement, *_: Any) -> None:
     return
 
@@ -108,12 +110,6 @@ def asks_nobody(real: Replacement, *_: Any) -> None:
     return
 
 
-@mutant("a position before what was read", f"{_TABLES}.read", flows=_REPLICAS, seed=87)
-def position_later(real: Replacement, self: Any, outputs: Mapping[Role, Parcel]) -> None:
-    real(self, outputs)
-    self.effects = [effect for effect in self.effects if not isinstance(effect, StorePosition)]
-
-
 @mutant("what comes for a role follows it", f"{_MACHINE}._for_role", flows=_REPLICAS, seed=5)
 def forwards_nothing(real: Replacement, self: Any, envelope: Envelope, role: Role) -> list[Effect]:
     self._forwards.pop(role, None)
@@ -135,9 +131,10 @@ def two_players(real: Replacement, self: Any, role: Role) -> list[Effect]:
 
 
 @mutant("a whole stage can die", f"{_RING}._take", flows=_REPLICAS, seed=2)
-def never_fresh(real: Replacement, self: Any, role: Role) -> TellTake:
-    told: TellTake = real(self, role)
-    return told._replace(fresh=False)
+def never_fresh(real: Replacement, self: Any, role: Role) -> Tell:
+    told: Tell = real(self, role)
+    order = told.order
+    return told._replace(order=replace(order, fresh=False)) if isinstance(order, TakeRole) else told
 
 
 # -- the controller of the rings -------------------------------------------------------------------
@@ -158,6 +155,92 @@ def takes_without_fence(real: Replacement, self: Any, *args: Any) -> None:
 @mutant("all hosts hear where a role is", f"{_RING}._rewired", flows=_REPLICAS, seed=11)
 def tells_nobody_of_moves(real: Replacement, *_: Any) -> list[Any]:
     return []
+
+
+@mutant("a role that was handed over has recovered, too", f"{_RING}.recovered", flows=_REPLICAS)
+def recovers_only_in_place(real: Replacement, self: Any, role: Role, incarnation: int) -> list[Any]:
+    here = self.record.seats[role].incarnation == incarnation
+    return real(self, role, incarnation) if here else []
+
+
+@mutant("who knows the records takes a role", f"{_RING}._next", flows=_REPLICAS)
+def takes_without_records(
+    real: Replacement, self: Any, ring: Any, slot: int, known: frozenset[int]
+) -> int | None:
+    taker: int | None = real(self, ring, slot, frozenset(ring.values()) - known or known)
+    return taker
+
+
+# -- the machine of the rings ----------------------------------------------------------------------
+
+
+@mutant("all hosts hear of a loss first", f"{_RINGS}._raise_barrier", flows=_REPLICAS)
+def takes_before_all_have_heard(real: Replacement, self: Any, gone: Any) -> list[Any]:
+    effects: list[Any] = real(self, gone)
+    self._unheard.clear()
+    return effects
+
+
+@mutant("a loss is heard in its round", f"{_RINGS}._loss_heard", flows=_REPLICAS)
+def counts_older_rounds(real: Replacement, self: Any, host: int, round_: int) -> list[Any]:
+    effects: list[Any] = real(self, host, self._round)
+    return effects
+
+
+@mutant("the log of a source is fenced", f"{_RINGS}._fence", flows=_REPLICAS)
+def fences_no_source(real: Replacement, self: Any, roles: Any) -> FenceSources:
+    effect: FenceSources = real(self, roles)
+    return effect._replace(fences={})
+
+
+@mutant("a generation begins when all hosts have stopped", f"{_RINGS}._stopped", flows=_REPLICAS)
+def waits_for_one_to_stop(real: Replacement, self: Any, host: int) -> list[Any]:
+    self._unanswered.clear()
+    effects: list[Any] = real(self, host)
+    return effects
+
+
+@mutant("sources read when all hosts have joined", f"{_RINGS}._joined", flows=_REPLICAS)
+def waits_for_one_to_join(real: Replacement, self: Any, host: int) -> list[Any]:
+    self._unanswered.clear()
+    effects: list[Any] = real(self, host)
+    return effects
+
+
+@mutant("reports of earlier generations count no more", f"{_RINGS}._is_current", flows=_REPLICAS)
+def hears_earlier_generations(real: Replacement, self: Any, host: int, _: Any) -> bool:
+    return host in self.hosts
+
+
+@mutant("a generation has new incarnations", f"{_RINGS}._first_record", flows=_REPLICAS)
+def same_incarnations_again(real: Replacement, self: Any) -> RingRecord:
+    self._incarnation = max(0, self._incarnation - 1)
+    record: RingRecord = real(self)
+    return record
+
+
+@mutant("rings begin anew when something is missed", f"{_RINGS}._missed", flows=_REPLICAS)
+def goes_on_without(real: Replacement, *_: Any) -> list[Any]:
+    return []
+
+
+@mutant("a lost host's slots wait for its heir", f"{_RINGS}._bequeath", flows=_REPLICAS)
+def has_no_heirs(real: Replacement, *_: Any) -> None:
+    return
+
+
+@mutant("an heir that is lost has an heir, too", f"{_RINGS}._bequeath", flows=_REPLICAS)
+def heirs_have_no_heirs(
+    real: Replacement, self: Any, host: int, heir: int | None, slots: Any
+) -> None:
+    self._vacant.pop(host, None)
+    real(self, host, heir, slots)
+
+
+@mutant("a part ends with the last of its sinks", f"{_RINGS}.node_ended", flows=_REPLICAS)
+def ends_with_any_sink(real: Replacement, self: Any, role: Role) -> list[Role]:
+    stages = self._stages
+    return [one for stage in stages.connected(role.stage) for one in stages.of(stage)]
 
 
 # -- siblings --------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from penstock.core.control import host_orders as orders
 from penstock.core.control import host_reports as reports
 from penstock.core.control.assignment import Assignment, RecoveryRules
 from penstock.core.control.messages import RoleEnvelopes
-from penstock.core.delivery.ids import ParcelId, Role
+from penstock.core.delivery.ids import ParcelId, Role, member, member_host, member_stage
 from penstock.core.delivery.messages import (
     Collect,
     Collected,
@@ -41,7 +41,6 @@ from penstock.core.delivery.messages import (
     Send,
     Share,
     Shared,
-    StorePosition,
     Taken,
 )
 from penstock.core.delivery.player import RolePlayer
@@ -59,15 +58,7 @@ from penstock.engine.store.durable import Stall
 from penstock.engine.store.logs import BoundaryLog, newest_position
 from penstock.errors import PeerError
 from penstock.planning.physical import PhysicalPlan
-from penstock.planning.replica_plan import (
-    member,
-    member_host,
-    member_stage,
-    node_of,
-    paths_of,
-    replicated_stages,
-    role_of,
-)
+from penstock.planning.replica_plan import node_of, paths_of, replicated_stages, role_of
 from penstock.wire.frames import read_batch
 
 __all__ = ["ReplicaAgent"]
@@ -180,8 +171,6 @@ class ReplicaAgent:
                 self._take_role(order)
             case orders.HandOverRole(role, seat):
                 self._do(role.stage, self.machines[role.stage].hand_over(role, seat))
-            case orders.ConfirmRole(role, incarnation):
-                self._do(role.stage, self.machines[role.stage].confirm(role, incarnation))
             case orders.RewireRole(role, seat, fence):
                 self._seat(role, seat)
                 for stage, machine in self.machines.items():
@@ -203,7 +192,7 @@ class ReplicaAgent:
     def _join(self, order: orders.JoinRing) -> None:
         """Be a member of a ring."""
         stage = order.stage
-        self._completed.update(order.lows)
+        self._completed |= {node_of(self.plan, role): low for role, low in order.lows.items()}
         regime = self.plan.chains[stage].regime
         if not isinstance(regime, Replicated):
             return
@@ -222,7 +211,6 @@ class ReplicaAgent:
         for role, player in machine.players.items():
             if player.is_source:
                 player.next = self._position(role) + 1
-                player.stored = player.next - 1
         self._do(stage, machine.join() if order.joining else [])
         early, self._early = self._early, []
         for came in early:
@@ -306,8 +294,6 @@ class ReplicaAgent:
                 self._tell(reports.MemberReady(self.generation, stage))
             case Doubt():
                 log.info("%s cannot be had again: %s", effect.role, effect.ids)
-            case StorePosition():
-                pass  # the source's runner lets rows leave only when their boundary is noted
             case _:
                 assert_never(effect)
 

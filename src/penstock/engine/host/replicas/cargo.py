@@ -283,11 +283,11 @@ def _state(state: RoleState) -> tuple[Any, ...]:
     asks = [(role, None if i is None else list(map(_id, i))) for role, i in state.asks.items()]
     heard = [(role, _floors(floors)) for role, floors in state.heard.items()]
     table = (_records(state.table.records.values()), _floors(state.table.floor))
-    return table, works, entries, asks, heard, state.next, state.stored
+    return table, works, entries, asks, heard, state.next
 
 
 def _state_from(plain: Any) -> RoleState:
-    (records, floor), works, entries, asks, heard, next_, stored = plain
+    (records, floor), works, entries, asks, heard, next_ = plain
     table = RecordTable({r.id: r for r in _records_from(records)}, _floors_from(floor))
     return RoleState(
         table,
@@ -296,7 +296,6 @@ def _state_from(plain: Any) -> RoleState:
         {Role(*role): None if i is None else tuple(map(_id_from, i)) for role, i in asks},
         {Role(*role): _floors_from(floors) for role, floors in heard},
         next_,
-        stored,
     )
 
 

@@ -18,7 +18,10 @@ FAULTS = (
     "connection",
     "group",
     "path",
+    "beyond",
     "again",
+    "anew",
+    "move",
     "controller",
 )
 
@@ -30,7 +33,7 @@ def plan_faults(world: World, allowed: tuple[str, ...] | None) -> None:
     """Choose when what fails; the number is often none or one."""
     random = world.random
     number = random.choice((0, 1, 1, 2, 3, 4, 6)) if allowed != () else 0
-    last = 60 + 40 * world.shape.numbers
+    last = 60 + 20 * world.shape.rows
     kinds = allowed or ((*FAULTS, *ROUGH) if world.rough else FAULTS)
     world.pending = sorted((random.randint(3, last), random.choice(kinds)) for _ in range(number))
 
@@ -41,39 +44,45 @@ def strike(world: World, what: str) -> None:
     victims = _victims(world, what)
     world.faults[what] += 1
     world.note(f"FAULT {what} {[victim.number for victim in victims]}")
+    world.monitor.faults += 1
     if what in ("controller", "driver"):
         if what == "driver":
-            world.controller_steps = random.randint(1, 15)
+            world.driver.steps_left = random.randint(1, 30)
         else:
-            world.lose_controller()
+            world.driver.restart()
         return
-    world.monitor.faults += 1
     if what in ROUGH:
         _strike_rough(world, what)
         return
     if what == "connection":
         world.network.cut()
     for victim in victims:
-        if what in ("freeze", "blink"):
+        if what == "anew":
+            world.driver.begin_anew(victim)
+            if random.random() < 0.5:
+                world.driver.lose(random.choice(world.living()).number)
+        elif what in ("freeze", "blink"):
             victim.frozen = random.randint(1, 60) if what == "blink" else random.randint(90, 400)
         elif what == "suspicion":
-            world.control(world.controller.host_lost(victim.number))
+            world.driver.lose(victim.number)
         elif what == "halfway":
             world.cut_short = victim.number
+        elif what == "move":
+            world.cut_move = random.choice(("sender", "target"))
         else:
             world.kill(victim)
             if random.random() < 0.3:
-                world.control(world.controller.host_lost(victim.number))
+                world.driver.lose(victim.number)
 
 
 def _strike_rough(world: World, what: str) -> None:
     random = world.random
     until = world.steps + random.randint(5, 250)
-    live = [host.number for host in world.hosts.values() if host.alive]
+    live = [host.number for host in world.living()]
     chosen = random.sample(live, min(2, len(live)))
     if what == "store_refuses":
         world.store_until = until
-    elif what == "clock":
+    elif what == "clock" and chosen:
         world.hosts[chosen[0]].offset_ms += random.choice((20, 400, 5_000))
     elif len(chosen) == 2 and what == "partition":
         world.network.links.partition(chosen[0], chosen[1], until)
@@ -81,18 +90,31 @@ def _strike_rough(world: World, what: str) -> None:
         world.network.links.half_open(chosen[0], chosen[1], until)
 
 
+def _neighbours(world: World, live: list[Host]) -> list[Host]:
+    """All hosts of two stages next to each other, neither a source: no depth covers that."""
+    stages = world.shape.stages
+    inner = [
+        stage for stage in stages.roles if stages.parents[stage] and stages.children.get(stage)
+    ]
+    stage = world.random.choice(inner)
+    both = {stage, world.random.choice(stages.children[stage])}
+    return [host for host in live if host.stage in both]
+
+
 def _victims(world: World, what: str) -> list[Host]:
     random = world.random
-    live = [host for host in world.hosts.values() if host.alive and not host.frozen]
+    live = [host for host in world.living() if not host.frozen]
     if not live or what in ("connection", "controller", *ROUGH):
         return []
     victim = random.choice(live)
     if what == "group":
         return [host for host in live if host.stage == victim.stage]
     if what == "path":
-        near = world.shape.stages.children.get(victim.stage, ())
+        near = () if victim.stage is None else world.shape.stages.children.get(victim.stage, ())
         below = [host for host in live if host.stage in near]
         return [victim, random.choice(below)] if below else [victim]
+    if what == "beyond":
+        return _neighbours(world, live)
     if what == "again":
         newest = max(live, key=lambda host: host.number)
         return [newest]

@@ -6,8 +6,10 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from penstock.core.delivery.guarantees import Guarantee
-from penstock.core.delivery.ids import ParcelId
+from penstock.core.delivery.ids import ParcelId, member_host
+from penstock.core.delivery.records import ReplicaMachine
 from penstock.testing.simulator.roles.shape import Row, Shape
+from penstock.testing.simulator.roles.source_log import rows_of_read
 from penstock.testing.simulator.violations import Violation
 
 if TYPE_CHECKING:
@@ -28,7 +30,9 @@ class Monitor:
         self.hits: dict[Lineage, set[int]] = {}
         self.faults = 0
         """Crashes, freezes, cuts: anything but the moving of roles."""
-        self.records_max = 0
+        settings = shape.settings
+        self.whole = settings.acknowledged or settings.depth >= shape.stages.length
+        """Whether some host can always send again, however many die."""
 
     def published(self, rows: tuple[Row, ...]) -> None:
         """Rows became visible outside."""
@@ -42,22 +46,32 @@ class Monitor:
 
     def hit(self, host: Host, world: World) -> None:
         """A host is lost with whatever it holds; sources can read theirs again."""
-        if host.stage in self.shape.stages.sources:
+        if host.machine is None or host.stage in self.shape.stages.sources:
             return
-        for id_ in self._held(host, world):
-            self.hits.setdefault((id_.lane.place, id_.number), set()).add(host.number)
+        ends = {lane: log.ends for lane, log in world.logs.items()}
+        for id_ in self._held(host.machine, host.number, world):
+            if id_.number <= len(ends[id_.lane]):
+                for place in rows_of_read(ends[id_.lane], id_.number):
+                    self.hits.setdefault((id_.lane.place, place), set()).add(host.number)
 
-    def _held(self, host: Host, world: World) -> list[ParcelId]:
-        machine = host.machine
+    def missed(self, id_: ParcelId, world: World) -> None:
+        """A sink says that a parcel will never come: then enough of those that had it have died."""
+        for place in rows_of_read(world.logs[id_.lane].ends, id_.number):
+            hits = self.hits.get((id_.lane.place, place), set())
+            if self.whole or len(hits) <= self.shape.settings.depth:
+                raise Violation("missed", f"{id_}, held by {sorted(hits)} when they died")
+
+    def _held(self, machine: ReplicaMachine, host: int, world: World) -> list[ParcelId]:
         held: list[ParcelId] = []
         for player in machine.players.values():
             held += [*player.entries, *player.works]
         for table in machine.copies.values():
             held += [record.id for record in table.records.values() if record.parcel is not None]
         for to, state in machine.kept.values():  # the only copy, if it cannot have arrived
-            if not world.hosts[to.host].alive or to.host in world.zombies:
+            at = member_host(to.host)
+            if not world.hosts[at].alive or at not in world.driver.up:
                 held += [*state.entries, *state.works]
-        return held + world.handed_to(host.number)
+        return held + world.handed_to(host)
 
     def check_end(self, world: World) -> None:
         """Everything has come to rest."""
@@ -66,31 +80,36 @@ class Monitor:
             if settings.guarantee is Guarantee.AT_MOST_ONCE and self.faults:
                 continue
             hits = self.hits.get((row[0], row[1]), set())
-            endless = settings.acknowledged or settings.depth >= self.shape.stages.length
-            if endless or len(hits) <= settings.depth:
+            if self.whole or settings.dedup or len(hits) <= settings.depth:
                 raise Violation("lost", f"row {row}, held by {sorted(hits)} when they died")
+        if self.expected <= self.seen.keys() and not world.driver.ended:
+            raise Violation("ended", "all rows are published, and no sink has ended")
         for host in world.living():
-            self._purged(host)
+            if host.machine is not None:
+                self._purged(host.number, host.machine)
 
-    def _purged(self, host: Host) -> None:
-        for role, player in host.machine.players.items():
+    def _purged(self, host: int, machine: ReplicaMachine) -> None:
+        for role, player in machine.players.items():
             for what, left in (
                 ("entries", player.entries),
                 ("works", player.works),
                 ("records", player.table.records),
             ):
                 if left:
-                    raise Violation("purge", f"{what} left at {role} on {host.number}: {left}")
-        for role, table in host.machine.copies.items():
+                    raise Violation("purge", f"{what} left at {role} on {host}: {left}")
+        for role, table in machine.copies.items():
             unsettled = table.unsettled()
-            if unsettled and role not in host.machine.players:
-                raise Violation("purge", f"copies left of {role} at {host.number}: {unsettled}")
+            if unsettled and role not in machine.players:
+                raise Violation("purge", f"copies left of {role} at {host}: {unsettled}")
 
     def check_homes(self, world: World) -> None:
         """Every role is back where it belongs."""
-        record = world.controller.record
+        record = world.driver.machine.record
+        if record is None:
+            raise Violation("eventuality", "the rings have not begun")
         for role, seat in record.seats.items():
             home = record.rings[role.stage].get(record.homes[role])
-            player = world.hosts[seat.host].machine.players.get(role)
+            machine = world.hosts[member_host(seat.host)].machine
+            player = None if machine is None else machine.players.get(role)
             if seat.host != home or player is None or player.incarnation != seat.incarnation:
                 raise Violation("reinstatement", f"{role} is at {seat}, its home is {home}")

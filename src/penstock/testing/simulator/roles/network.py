@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from random import Random
+from typing import NamedTuple
 
 from penstock.core.channel import ChannelReceiver, ChannelSender
 from penstock.core.delivery.messages import Deliver, Envelope
 from penstock.testing.simulator.links import Links
 
-__all__ = ["Channel", "Network"]
+__all__ = ["Channel", "Network", "Packet"]
+
+
+class Packet(NamedTuple):
+    """What travels: parcels carry no generation, since fences refuse old ones."""
+
+    generation: int | None
+    envelope: Envelope
 
 
 @dataclass
@@ -19,9 +27,9 @@ class Channel:
 
     source: int
     target: int
-    sending: ChannelSender[Envelope] = field(default_factory=lambda: ChannelSender(1 << 30))
+    sending: ChannelSender[Packet] = field(default_factory=lambda: ChannelSender(1 << 30))
     receiving: ChannelReceiver = field(default_factory=ChannelReceiver)
-    wire: deque[tuple[int, Envelope]] = field(default_factory=deque)
+    wire: deque[tuple[int, Packet]] = field(default_factory=deque)
     confirmed: int = 0
 
 
@@ -36,23 +44,23 @@ class Network:
         self.open: list[Channel] = []
         """Those to hosts that live, in the same order."""
 
-    def send(self, source: int, target: int, envelope: Envelope) -> None:
+    def send(self, source: int, target: int, packet: Packet) -> None:
         """Put a message on its channel."""
         channel = self.channels.get((source, target))
         if channel is None:
             channel = self.channels[source, target] = Channel(source, target)
             self.open.append(channel)
-        channel.wire.append((channel.sending.push(envelope, target, 1), envelope))
+        channel.wire.append((channel.sending.push(packet, target, 1), packet))
 
-    def take(self, channel: Channel) -> Envelope | None:
+    def take(self, channel: Channel) -> Packet | None:
         """The next message of a channel arrives, unless it is a repetition."""
-        number, envelope = channel.wire.popleft()
+        number, packet = channel.wire.popleft()
         if not channel.receiving.accept(number):
             return None
         if self.links.passes(channel.target, channel.source) and self.random.random() < 0.5:
             channel.confirmed = number
             channel.sending.acknowledged(number, {})
-        return envelope
+        return packet
 
     def died(self, host: int) -> None:
         """A process is gone: what was on its way to it, and some of what was on its way from it."""
@@ -85,9 +93,9 @@ class Network:
         if self.reliable:
             channel.wire = deque(channel.sending.resume(channel.confirmed))
         else:
-            kept = [pair for pair in channel.wire if not isinstance(pair[1].body, Deliver)]
+            kept = [pair for pair in channel.wire if not isinstance(pair[1].envelope.body, Deliver)]
             fresh = Channel(channel.source, channel.target)
             self.channels[channel.source, channel.target] = fresh
             self.open = [fresh if one is channel else one for one in self.open]
-            for _, envelope in kept:
-                self.send(channel.source, channel.target, envelope)
+            for _, packet in kept:
+                self.send(channel.source, channel.target, packet)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
 
 from penstock.core.delivery.guarantees import Guarantee
-from penstock.core.delivery.ids import ParcelId, Role, mix64
+from penstock.core.delivery.ids import ParcelId, Role, derive, mix64
 from penstock.core.delivery.messages import Parcel
 from penstock.core.delivery.replicated import Replicated
-from penstock.core.delivery.ring_controller import Takeover
 from penstock.core.delivery.routing import Routing, RoutingKind, Stages
 
 __all__ = ["Row", "Shape", "describe", "shape_of"]
 
 Row = tuple[int, ...]
-"""Lane, number and place at the source, then stage and copy for each step on the way."""
+"""Lane and place at the source, then stage and copy for each step on the way."""
 FUNCTIONS = ("map", "map", "filter", "duplicate")
 
 
@@ -29,14 +28,16 @@ class Shape:
     functions: Mapping[int, str]
     routings: Mapping[int, Routing]
     settings: Replicated
-    takeover: Takeover
-    numbers: int
-    """Parcels that each source role reads."""
+    spares: int
+    """Hosts that have no slot, and take the places of others at once."""
     rows: int
+    """Number of rows of each source role."""
+    rows_max: int
+    """Most rows of a read."""
 
-    def source_rows(self, role: Role, number: int) -> list[Row]:
-        """What a source reads as its n-th parcel."""
-        return [(role.place, number, i) for i in range(self.rows)]
+    def source_rows(self, role: Role, places: Iterable[int]) -> list[Row]:
+        """Rows of a source role."""
+        return [(role.place, place) for place in places]
 
     def apply(self, stage: int, rows: list[Row]) -> list[Row]:
         """What a stage makes of rows; never depends on more than the rows."""
@@ -66,9 +67,22 @@ class Shape:
         found: set[Row] = set()
         for source in self.stages.sources:
             for role in self.stages.of(source):
-                for number in range(1, self.numbers + 1):
-                    found.update(self._follow(source, self.source_rows(role, number)))
+                found.update(self._follow(source, self.source_rows(role, range(self.rows))))
         return frozenset(found)
+
+    def arrivals(self, lane: Role, number: int, places: Iterable[int]) -> dict[ParcelId, Role]:
+        """The parcels that come to sinks of one read, and their sinks' roles."""
+        found: dict[ParcelId, Role] = {}
+        waiting = [(lane, ParcelId(lane, number), self.source_rows(lane, places))]
+        while waiting:
+            role, id_, rows = waiting.pop()
+            if not self.stages.children.get(role.stage):
+                found[id_] = role
+                continue
+            made = self.apply(role.stage, rows) if self.stages.parents[role.stage] else rows
+            for target, parcel in self.divide(role.stage, id_, made).items():
+                waiting.append((target, derive(id_, target), list(parcel.payload)))
+        return found
 
     def _follow(self, stage: int, rows: list[Row]) -> set[Row]:
         if not self.stages.children.get(stage):
@@ -103,8 +117,8 @@ def shape_of(random: Random, settings: Replicated | None = None) -> Shape:
         {stage: random.choice(FUNCTIONS) for stage in range(1, sink)},
         {stage: Routing(random.choice(kinds), "key") for stage in range(1, sink + 1)},
         settings or _settings(random),
-        random.choice(tuple(Takeover)),
-        random.choice((3, 5, 8)),
+        random.choice((0, 0, 0, 1)),
+        random.choice((4, 8, 14)),
         random.choice((1, 2, 3)),
     )
 
@@ -134,8 +148,8 @@ def describe(shape: Shape) -> list[str]:
         "mirrored" if settings.mirrored else "acknowledged" if settings.acknowledged else "records"
     )
     lines = [
-        f"{settings.guarantee.value}, {way}, depth {settings.depth}, take-over by "
-        f"{shape.takeover.value}, {shape.numbers} parcels of {shape.rows} rows a source role"
+        f"{settings.guarantee.value}, {way}, depth {settings.depth}, {shape.rows} rows a source "
+        f"role, at most {shape.rows_max} a read, {shape.spares} spare hosts"
     ]
     for stage, hosts in shape.hosts.items():
         kind = shape.functions.get(stage, "sink" if stage else "source")

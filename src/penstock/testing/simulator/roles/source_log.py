@@ -1,0 +1,67 @@
+"""The simulated log of a source role: which rows each of its reads has.
+
+As on disk: a fence puts a copy in the log's place, and a process that had the old file open goes on
+writing into that one, which no other process reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["SourceFile", "SourceLog", "rows_of_read"]
+
+
+@dataclass
+class SourceFile:
+    """The log as one player has it open."""
+
+    notes: list[tuple[int, int]]
+    """Numbers of reads, and the row after the last of each."""
+    ends: list[int]
+    """Per read that this player has made or has found noted: the row after its last one."""
+
+    def append(self, end: int) -> None:
+        """Note the next read."""
+        self.ends.append(end)
+        self.notes.append((len(self.ends), end))
+
+
+class SourceLog:
+    """Where the reads of a source role end.
+
+    >>> log = SourceLog()
+    >>> old = log.claim(1)
+    >>> old.append(3)
+    >>> log.take_over(fence=2)
+    >>> old.append(7)
+    >>> log.claim(1), log.claim(2).ends
+    (None, [3])
+    """
+
+    def __init__(self) -> None:
+        self._notes: list[tuple[int, int]] = []
+        self._ends: tuple[int, list[int]] = (0, [])
+        self.fence = 0
+
+    @property
+    def ends(self) -> list[int]:
+        """Per read: the row after its last one."""
+        if self._ends[0] != len(self._notes):
+            found = dict(self._notes)
+            self._ends = len(self._notes), [found[number] for number in sorted(found)]
+        return self._ends[1]
+
+    def take_over(self, fence: int) -> None:
+        """Fence off incarnations before this one."""
+        self._notes = list(self._notes)
+        self.fence = max(self.fence, fence)
+
+    def claim(self, incarnation: int) -> SourceFile | None:
+        """Open it, unless a later incarnation was fenced off from it."""
+        return None if incarnation < self.fence else SourceFile(self._notes, list(self.ends))
+
+
+def rows_of_read(ends: Sequence[int], number: int) -> range:
+    """The rows of a read: 1, 2, 3 …"""
+    return range(ends[number - 2] if number > 1 else 0, ends[number - 1])
