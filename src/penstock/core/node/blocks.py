@@ -12,10 +12,10 @@ share, with a checkpoint between two blocks:
     next(least open epoch, …)         ->  CompleteEpoch                     an epoch is over
                                           SaveBlock, Admit …                a block is over
 
-An epoch is over at a node when the frontier has passed it.  A block is over when the frontier has
-passed its last epoch and the node has completed every epoch of it.  The epochs of a block are
-completed before the block ends, however far the frontier is ahead, so that all nodes save the same
-epochs.  The next block is that of the least epoch that is closed and not complete, or open.
+An epoch is over at a node when the frontier has passed it, a block when the frontier has passed its
+last epoch.  The epochs of a block are completed before the block ends, however far the frontier is
+ahead, so that all nodes save the same epochs.  The next block is that of the least epoch that is
+closed and not complete, or open.
 
 *Rows from inside wait, too.*  The end of a block reaches one host before another.  A node that
 knows of it admits rows of the next block and sends them round, to nodes that have not saved the
@@ -114,11 +114,11 @@ class Blocks:
         """These epochs are closed at all gates of the loop."""
         self._closed.extend(epochs)
 
-    def is_due(self, least_open: int, completed: int) -> bool:
+    def is_due(self, least_open: int) -> bool:
         """Whether an epoch or the block is over; ``least_open`` is what the frontier says."""
         if self._closed and self._closed[0][0] <= self.end:
             return self._closed[0][0] < least_open
-        return self.end < min(least_open, EPOCH_END) and self._given <= completed
+        return self.end < min(least_open, EPOCH_END)
 
     def next(self, least_open: int, completed: int, may_save: bool) -> list[BlockEffect]:
         """The next thing that is over; call it again when the effects were performed.
@@ -126,14 +126,19 @@ class Blocks:
         ``completed`` is the last epoch that the node has completed, ``may_save`` says whether it
         can take a checkpoint now.
         """
-        if not self.is_due(least_open, completed):
-            return []
-        if self._closed and self._closed[0][0] <= self.end:
-            done = CompleteEpoch(*self._closed.popleft())
-            self._given = done.epoch
-            return [done]
+        while self.is_due(least_open):
+            if self._closed and self._closed[0][0] <= self.end:
+                done = CompleteEpoch(*self._closed.popleft())
+                self._given = done.epoch
+                return [done]
+            effects = self._end_block(least_open, completed, may_save)
+            if effects:
+                return effects
+        return []
+
+    def _end_block(self, least_open: int, completed: int, may_save: bool) -> list[BlockEffect]:
         effects: list[BlockEffect] = []
-        if may_save and completed > self._saved:
+        if may_save and completed >= self._given and completed > self._saved:
             self._saved = completed
             effects.append(SaveBlock())
         first = min(least_open, EPOCH_END, *(epoch for epoch, _, _ in self._closed))

@@ -42,6 +42,12 @@ class Flows(Enum):
     """Laid out as the planner does it, with hosts of many nodes."""
     FAN_OUT = "fan_out"
     """An exchange that feeds one or two branches."""
+    TWO_LOOPS = "two_loops"
+    """Two loops, side by side or one after the other."""
+    TWO_LOOPS_MIXED = "two_loops:mixed"
+    """The same with all regimes."""
+    TWO_LOOPS_ROUGH = "two_loops:rough"
+    """The same on hosts of many nodes that misbehave."""
     REPLICAS = "replicas"
     """Rings of replicas that share records."""
 

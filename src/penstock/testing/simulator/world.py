@@ -32,7 +32,7 @@ from penstock.testing.simulator.faults import plan_faults, strike
 from penstock.testing.simulator.flows import flow_of
 from penstock.testing.simulator.guarantees import position_first
 from penstock.testing.simulator.hosts import TICK, Cluster, Every
-from penstock.testing.simulator.loops import Hub
+from penstock.testing.simulator.loops import Loops
 from penstock.testing.simulator.monitor import Monitor
 from penstock.testing.simulator.network import Channel, Network, note_message
 from penstock.testing.simulator.process import Process
@@ -92,11 +92,10 @@ class World:
         zero = dict.fromkeys(graph.order, 0)
         self.processes: dict[int, Process] = {}
         self.zombies: list[Process] = []
+        self.loops = Loops(self, case.seed)
         for node in graph.order:
+            self.loops.order(node, 0)
             self.processes[node] = Process(self, node, 0, zero)
-        self._hubs = {
-            unit: Hub(self, graph.members[node], zero, -1) for node, unit in graph.units.items()
-        }
         self.controller_steps: int | None = None
         """After how many more effects the controller dies."""
         self.to_controller: deque[tuple[str, int, int, Any]] = deque()
@@ -207,8 +206,8 @@ class World:
             if process.paused:
                 found.append((self._wake, process))
                 continue
-            if process.region:
-                found.append((self._completed_inside, process))
+            if process.loop is not None and process.loop.is_due:
+                found.append((self._advance, process))
             reads = process.kind is source and process.reading and process.readable
             if reads and (stores or not position_first(self.shape, process.node)):
                 found.append((self._read, process))
@@ -217,6 +216,7 @@ class World:
             for node, queue in self.to_nodes.items()
             if queue and self._hears(node)
         ]
+        self.loops.add_choices(found)
         if not stores:
             if self.to_controller and self.controller is not None:
                 found.append((self._hear, None))
@@ -291,12 +291,8 @@ class World:
     def _read(self, process: Process) -> None:
         self._guarded(process, process.read)
 
-    def _completed_inside(self, process: Process) -> None:
-        self._guarded(process, process.completed_inside)
-
-    def hub(self, node: int) -> Hub:
-        """Where a node's loop says that its epochs are complete."""
-        return self._hubs[self.shape.graph.units[node]]
+    def _advance(self, process: Process) -> None:
+        self._guarded(process, process.advance)
 
     def _write(self, process: Process) -> None:
         self._guarded(process, process.written)
@@ -318,7 +314,9 @@ class World:
             return False
         if process.node in graph.tainted and epoch == EPOCH_END:
             return True
-        if process.node in graph.units or process.node in graph.tainted:
+        if process.node in graph.units:
+            return False  # at the ends of blocks
+        if process.node in graph.tainted:
             return mix(self.salt, epoch % 1009) % 100 < 100 * self.checkpoint_share
         return self.random.random() < self.checkpoint_share
 
@@ -430,6 +428,7 @@ class World:
         if starts:
             self._hold_everybody({e.node: e.start.completed for e in starts})
             self.monitor.planned(starts, self.store.record.limits)
+            self.loops.planned(starts)
         for effect in effects:
             if self.controller_steps is not None:
                 self.controller_steps -= 1
@@ -452,6 +451,7 @@ class World:
                 raise Violation("Eventuality", f"the controller gave up: {effect.reason}")
             elif isinstance(effect, StartNode):
                 self.starting.append(effect)
+                self.loops.order(effect.node, effect.incarnation)
             elif isinstance(effect, Truncate | Fence):
                 self.tell_node(effect.node, effect)
             elif isinstance(effect, OpenEdge):
@@ -502,8 +502,6 @@ class World:
             old.zombie = True
         start = effect.start
         self.store.roll_back(effect.node, start.checkpoint, start.trim, start.observed)
-        if effect.node in self.shape.graph.units:
-            self._begin_unit(effect)
         process = Process(
             self,
             effect.node,
@@ -516,23 +514,11 @@ class World:
         self.tell("started", process, None)
         self._guarded(process, lambda: process.perform(process.machine.begin()))
 
-    def _begin_unit(self, effect: StartNode) -> None:
-        """The first node of a loop to start begins it anew; the others must start with it."""
-        hub = self.hub(effect.node)
-        if hub.incarnations[effect.node] != effect.incarnation:
-            numbers = {**effect.incarnations, effect.node: effect.incarnation}
-            hub = Hub(self, hub.members, numbers, effect.start.completed)
-            self._hubs[self.shape.graph.units[effect.node]] = hub
-        if hub.epoch != effect.start.completed:
-            raise Violation(
-                "unit",
-                f"{effect.node} starts at {effect.start.completed}, others at {hub.epoch}",
-            )
-
     def _restart_controller(self, _: None) -> None:
         self.note("controller restarts")
         self.controller = self._new_controller()
         self._hold_everybody({})
+        self.loops.begin()
         if self.cluster is not None:
             self.cluster.begin()
             self.control(self.controller.lost(self.controller.record.incarnations))
@@ -542,7 +528,10 @@ class World:
                 self.suspect(node)
             elif process.said is not None and self.hold is not None:
                 self.tell("flushed", process, process.said)
-        self.control(self.controller.resumed())
+        # Without the counts of its progress a loop cannot go on.
+        now = self.controller.record.incarnations
+        loops = {node: now[node] for node in self.shape.graph.units}
+        self.control(self.controller.lost(loops) if loops else self.controller.resumed())
 
     # -- faults ----------------------------------------------------------------------------------
 
@@ -564,6 +553,8 @@ class World:
         while process.writes and self.random.random() < 0.5:
             process.writes.pop()
         self.network.lose(process)
+        if process.loop is not None:
+            self.loops.lose(process.loop.end)
 
     def lose_controller(self) -> None:
         """The controller ends; what it had not sent is never sent."""
@@ -571,6 +562,7 @@ class World:
         self.controller = None
         self.controller_steps = None
         self.to_controller.clear()
+        self.loops.lose_driver()
         self._stalled.clear()
         if self.cluster is not None:
             self.cluster.orphan()
