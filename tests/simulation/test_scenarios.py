@@ -37,6 +37,12 @@ MIXED = {
     "a rollback that the controller did not live to record is none": (5161,),
 }
 
+LOOPS = {
+    "rows from inside of a loop wait for their block": ("two_loops:0",),
+    "a checkpoint that a replay puts off belongs to no block": ("two_loops:mixed:7",),
+    "a restarted gate counts with its watermark": ("two_loops:mixed:11", "two_loops:160"),
+}
+
 
 @pytest.mark.parametrize(
     "seed",
@@ -58,6 +64,14 @@ def test_scenario(seed: int) -> None:
 def test_scenario_of_mixed_regimes(seed: int) -> None:
     outcome = run_seed(f"layers:mixed:{seed}")
     assert outcome.violation is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, id=f"{name}-{one}") for name, names in LOOPS.items() for one in names],
+)
+def test_scenario_of_loops(name: str) -> None:
+    assert run_seed(name).violation is None
 
 
 def test_a_log_whose_floor_has_an_epoch_serves_no_child_before_it() -> None:

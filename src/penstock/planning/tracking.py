@@ -17,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from penstock.core.control.assignment import UnitProgress
+from penstock.core.control.host_progress import HostProgress
+from penstock.core.control.loop_progress import gate_counts
 from penstock.core.graph import GraphBuilder, LogicalGraph
 from penstock.core.node.tracking import NodeTracking
-from penstock.core.progress.deltas import Delta
-from penstock.core.time import Time
 from penstock.errors import GraphError
 from penstock.operators.watermark import WithWatermark
 from penstock.planning.physical import Chain, Link, PhysicalPlan
@@ -50,18 +51,19 @@ class TrackingPlan:
         gate = self.gates.get(chain.index)
         return NodeTracking(place, dict(self.links), gate, len(chain.loops), self.unit)
 
-    def held(self, plan: PhysicalPlan, epoch: int, nodes: frozenset[int]) -> list[Delta]:
-        """What some nodes hold at the start: their gates at the first epoch."""
-        deltas = []
-        for chain, gate in self.gates.items():
-            count = sum(node in nodes for node in plan.chains[chain].nodes)
-            if count:
-                deltas.append((gate, Time.root(epoch), count))
-        return deltas
+    def gate_places(self, plan: PhysicalPlan) -> dict[int, int]:
+        """The place of the gate of each node that has one."""
+        return {
+            node: gate for chain, gate in self.gates.items() for node in plan.chains[chain].nodes
+        }
 
-    def gate_nodes(self, plan: PhysicalPlan) -> list[int]:
-        """Every node that has a gate."""
-        return [node for chain in self.gates for node in plan.chains[chain].nodes]
+    def host_progress(
+        self, plan: PhysicalPlan, welcome: UnitProgress, nodes: frozenset[int]
+    ) -> HostProgress:
+        """What a host begins to count with, if it runs these nodes."""
+        gates = {node: at for node, at in self.gate_places(plan).items() if node in nodes}
+        held = gate_counts(gates, welcome.epoch + 1)
+        return HostProgress(self.unit, self.graph, welcome, held)
 
 
 def tracking_plans(plan: PhysicalPlan, whole: bool = False) -> tuple[TrackingPlan, ...]:

@@ -83,7 +83,6 @@ from penstock.engine.host.task import (
     build_nodes,
     forget,
     stop_sources,
-    take_frontier,
 )
 from penstock.engine.host.transport import Transport
 from penstock.engine.settings import RunSettings
@@ -347,7 +346,7 @@ class Controller:
         """Frontiers for all hosts; under the hub's lock, so that all hear the same order."""
         self.links.to_all(moved)
         if self.host.tracks:
-            self.host.call(lambda: take_frontier(self.host, self.tracking, moved))
+            self.host.call(lambda: self.host.frontier_moved(moved))
 
     def _driver_sink(self, sink: str, node: int, epoch: int, cut_us: int) -> None:
         """Called in the driver host's loop when an epoch is complete at a sink there."""

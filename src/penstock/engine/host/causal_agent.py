@@ -47,8 +47,6 @@ from penstock.core.node.causal import CausalMachine
 from penstock.core.node.causal_effects import Checkpoint
 from penstock.core.node.options import NodeOptions
 from penstock.core.node.source import CausalSource
-from penstock.core.progress.deltas import check_changes
-from penstock.core.progress.exchange import Broadcast, LocalProgress
 from penstock.core.progress.marks import EPOCH_END
 from penstock.engine.host.build import opened, wired, wiring_of
 from penstock.engine.host.causal_loop import LoopRunner
@@ -277,18 +275,8 @@ class CausalAgent:
         here = frozenset(one.node for one in order.nodes)
         for tracking in self.tracking:
             begun = order.progress.get(tracking.unit)
-            if begun is None:
-                continue
-            changes = check_changes(tracking.graph, begun.changes)
-            self.host.track(
-                tracking.unit,
-                LocalProgress(
-                    tracking.graph,
-                    Broadcast(begun.sequence, (), changes),
-                    held=tracking.held(self.plan, begun.epoch + 1, here),
-                ),
-                begun.generation,
-            )
+            if begun is not None:
+                self.host.track(tracking.host_progress(self.plan, begun, here))
 
     # -- starting a node -------------------------------------------------------------------------
 

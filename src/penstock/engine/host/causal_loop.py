@@ -1,20 +1,24 @@
 """A node in a loop under causal recovery.
 
-What its vertices send out of the loop waits until the epoch is complete in it.
-
-All nodes of a loop start from one epoch together, so they take their checkpoints at the same one,
-and a checkpoint must hold nothing of later epochs.  Epochs are therefore taken in blocks: rows of
-the next block that come into the loop wait until the present block is complete, and between the two
-there is a checkpoint.  What waits is counted, so its epoch is not taken for complete.
+What its vertices send out of the loop waits until the epoch is complete in it.  Epochs are taken in
+blocks with a checkpoint between two; :mod:`penstock.core.node.blocks` decides what waits and when a
+block is over.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, assert_never
 
+from penstock.core.node.blocks import (
+    Admit,
+    BlockEffect,
+    Blocks,
+    CompleteEpoch,
+    RegionEpoch,
+    SaveBlock,
+)
 from penstock.core.node.causal_effects import Flushed
 from penstock.core.node.messages import Deliver, Message
 from penstock.core.progress.marks import EPOCH_END
@@ -31,15 +35,11 @@ class LoopRunner(HoldingRunner):
 
     block_epochs: int = field(kw_only=True)
     """Epochs from one checkpoint to the next."""
-    _waiting: deque[Deliver] = field(default_factory=deque)
-    _block_end: int = -1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._next_block(self.machine.completed_epoch + 1)
-
-    def _next_block(self, epoch: int) -> None:
-        self._block_end = (epoch // self.block_epochs + 1) * self.block_epochs - 1
+        machine = self.machine
+        self._blocks = Blocks(self.block_epochs, machine.completed_epoch, machine.counts)
 
     def takes(self, message: Message) -> bool:
         machine = self.machine
@@ -66,45 +66,48 @@ class LoopRunner(HoldingRunner):
             super().produce(link, parts, at)
 
     def _checkpoint_due(self, epoch: int, calm: bool) -> bool:
-        return False
+        return False  # only at the end of a block is nothing of later epochs inside
 
     def ask_checkpoint(self, epoch: int, now: bool) -> None:
-        """The next end of a block answers it: only there is nothing of later epochs inside."""
-        if self.checkpoint_epoch >= epoch:
+        """The end of a block answers it."""
+        completed = self.machine.completed_epoch
+        if self.checkpoint_epoch >= (completed if now else epoch):
             super().ask_checkpoint(epoch, now)
         elif self.store is not None:
-            self.asked = (min(epoch, self._block_end) if now else epoch, epoch)
+            self.asked = (self._blocks.answered_by(epoch, completed, now), epoch)
 
     def _deliver(self, effect: Deliver) -> None:
-        outside = effect.link not in self.machine.inside
-        counts = self.machine.counts
-        if outside and effect.time.epoch > self._block_end and counts is not None:
-            self._waiting.append(effect)
-            counts.asked(effect.time)
-        else:
+        if self._blocks.let_in(effect):
             super()._deliver(effect)
 
     def _tell_flushed(self, effect: Flushed) -> None:
-        # Its checkpoint is taken when nothing of the block is under way inside any more.
-        ended = self.machine.newest >= EPOCH_END
-        if self.store is None or ended or self.checkpoint_epoch >= effect.epoch:
+        ended = self.store is None or self.machine.newest >= EPOCH_END
+        if self._blocks.may_tell_flushed(effect.epoch, self.checkpoint_epoch, ended):
             super()._tell_flushed(effect)
         else:
             self._flushed = effect
 
-    def passed(self, is_passed: Callable[[int], bool]) -> bool:
-        if not is_passed(self._block_end):
-            return False
+    def gates_closed(self, epochs: Iterable[RegionEpoch]) -> None:
+        self._blocks.closed(epochs)
+
+    def advance(self, least_open: int) -> bool:
+        worked = False
+        while effects := self._over(least_open):
+            worked = True
+            for effect in effects:
+                match effect:
+                    case CompleteEpoch():
+                        self.region_completed(*effect)
+                    case SaveBlock():
+                        self.perform(self.machine.take_checkpoint())
+                    case Admit():
+                        super()._deliver(effect.rows)
+                    case _:
+                        assert_never(effect)
+        return worked
+
+    def _over(self, least_open: int) -> list[BlockEffect]:
         machine = self.machine
-        if self.store is not None and machine.newest < EPOCH_END and not self._writing:
-            self.perform(machine.take_checkpoint())
-        first = min((effect.time.epoch for effect in self._waiting), default=self._block_end + 1)
-        self._next_block(min(first, EPOCH_END))
-        waiting, self._waiting = self._waiting, deque()
-        for effect in waiting:
-            if effect.time.epoch <= self._block_end and machine.counts is not None:
-                super()._deliver(effect)
-                machine.counts.notified(effect.time)
-            else:
-                self._waiting.append(effect)
-        return True
+        ended = self.store is None or machine.newest >= EPOCH_END
+        may_save = not (ended or self._writing or machine.replaying)
+        return self._blocks.next(least_open, machine.completed_epoch, may_save)

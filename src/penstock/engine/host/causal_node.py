@@ -324,9 +324,7 @@ class CausalRunner(NodeRunner):
         watermarks = self.chain.complete(effect.epoch, effect.watermark_us)
         self._release(effect.epoch)
         calm = self.chain.rows_out == rows
-        if self.store is not None and (
-            self._checkpoint_asked(effect.epoch) or self._checkpoint_due(effect.epoch, calm)
-        ):
+        if self.store is not None and self._checkpoint_due(effect.epoch, calm):
             machine.checkpoints.due = True
         self._note()
         self.perform(machine.completed(effect.epoch, watermarks, cut_us))
@@ -381,6 +379,8 @@ class CausalRunner(NodeRunner):
 
         Planned ones are taken at the same epochs everywhere: those who restart together need that.
         """
+        if self._checkpoint_asked(epoch):
+            return True
         if self.machine.newest >= EPOCH_END or self._writing:
             return False
         if self.checkpoint_epochs is not None:

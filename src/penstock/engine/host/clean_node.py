@@ -86,4 +86,4 @@ class CleanRunner(HoldingRunner):
     def _checkpoint_due(self, epoch: int, calm: bool) -> bool:
         if self.checkpoint_epochs is not None:
             self.machine.checkpoints.every = self.checkpoint_epochs
-        return False  # the machine says when
+        return self._checkpoint_asked(epoch)  # else the machine says when

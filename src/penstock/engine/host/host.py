@@ -16,16 +16,15 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from penstock.core.control.host_orders import ClosedEpoch
+from penstock.core.control.host_orders import MoveFrontier
+from penstock.core.control.host_progress import HostProgress
 from penstock.core.control.host_reports import GateClosing, ProgressMade
 from penstock.core.node.messages import Message
 from penstock.core.node.tracking import NodeTracking
-from penstock.core.progress.exchange import Broadcast, Flush, LocalProgress
-from penstock.core.time import Time
 from penstock.engine.host.clock import now_us
 from penstock.engine.host.node import NodeRunner
 from penstock.engine.host.transport import WINDOW_MESSAGES, Transport
@@ -69,12 +68,9 @@ class Host:
         self.on_sink = on_sink
         self.on_finished = on_finished
         self.on_progress: Callable[[ProgressMade], None] | None = None
-        self._progress: dict[int, LocalProgress] = {}
+        self._progress: dict[int, HostProgress] = {}
         """Per unit whose progress is tracked and that has nodes here."""
-        self.generations: dict[int, int] = {}
-        """Counts of a unit begin anew, with the next number, when it is restarted."""
         self._tracked: list[NodeRunner] = []
-        self._gates: dict[int, list[GateClosing]] = {}
         self._look = False
         self._turns: list[NodeRunner] = []
         """The nodes in the order in which they get their turns."""
@@ -129,27 +125,27 @@ class Host:
             if peer != LOCAL:
                 self.transport.consumed(peer, node, message.size)
 
-    def track(self, unit: int, progress: LocalProgress, generation: int = 0) -> None:
+    def track(self, progress: HostProgress) -> None:
         """Begin to count in a unit, with what the controller says is the state of things."""
-        self._progress[unit] = progress
-        self.generations[unit] = generation
-        self._gates[unit] = []
+        self._progress[progress.unit] = progress
 
     @property
     def tracks(self) -> bool:
         """Whether any node here has its progress tracked."""
         return bool(self._tracked)
 
-    def frontier_moved(
-        self, unit: int, broadcast: Broadcast, closed: Iterable[ClosedEpoch]
-    ) -> None:
+    def frontier_moved(self, moved: MoveFrontier) -> None:
         """The controller's word on a unit: frontiers, and what is closed at all its gates."""
-        _, flush = self._progress[unit].receive(broadcast)
-        if flush is not None:
-            self._report(unit, flush)
+        progress = self._progress.get(moved.unit)
+        if progress is None:
+            return
+        heard = progress.receive(moved)
+        if not heard.counted:
+            return
+        self._report(heard.made)
         for runner in self._tracked:
-            if _tracking(runner).unit == unit and not runner.machine.is_source:
-                runner.region.extend(closed)
+            if _tracking(runner).unit == moved.unit and not runner.machine.is_source:
+                runner.gates_closed(moved.closed)
         self._look = True
 
     def slow_down(self, delays_us: Mapping[int, int]) -> None:
@@ -318,53 +314,34 @@ class Host:
         worked = False
         for runner in self._tracked:
             tracking = _tracking(runner)
-            view, place = self._progress[tracking.unit].view, tracking.place
+            progress, place = self._progress[tracking.unit], tracking.place
             if not self._may_send(runner):
                 self._look = True
                 continue
             started, cpu = time.perf_counter_ns(), time.thread_time_ns()
             if tracking.depth:
-                while runner.chain.notify(partial(view.complete, place)):
+                while runner.chain.notify(partial(progress.view.complete, place)):
                     self.count(runner)
                     worked = True
-            while runner.region and self._passed(tracking, runner.region[0][0]):
-                epoch, watermark_us, cut_us = runner.region.popleft()
-                runner.region_completed(epoch, watermark_us, cut_us)
+            if runner.advance(progress.least_open(tracking)):
                 self.count(runner)
                 worked = True
-            if runner.passed(partial(self._passed, tracking)):
-                self.count(runner)
-                self._look = worked = True
             runner.busy_ns += time.perf_counter_ns() - started
             runner.cpu_ns += time.thread_time_ns() - cpu
         return worked
-
-    def _passed(self, tracking: NodeTracking, epoch: int) -> bool:
-        """Whether nothing of an epoch can reach (in a loop: happen at) a node any more."""
-        view = self._progress[tracking.unit].view
-        if tracking.depth == 0:
-            return view.complete(tracking.place, Time.root(epoch))
-        return all(at.epoch > epoch for at in view.frontier(tracking.place).elements)
 
     def count(self, runner: NodeRunner) -> None:
         """Hand over what one step of a node changed."""
         if runner.machine.counts is None:
             return
+        self._look = True
         deltas = runner.machine.counts.take()
         if deltas:
-            self._look = True
-            unit = _tracking(runner).unit
-            flush = self._progress[unit].record(deltas)
-            if flush is not None:
-                self._report(unit, flush)
+            self._report(self._progress[_tracking(runner).unit].record(deltas))
 
-    def _report(self, unit: int, flush: Flush) -> None:
-        gates, self._gates[unit] = self._gates[unit], []
-        if self.on_progress is not None:
-            generation = self.generations[unit]
-            self.on_progress(
-                ProgressMade(unit, generation, flush.sequence, flush.deltas, tuple(gates))
-            )
+    def _report(self, made: ProgressMade | None) -> None:
+        if made is not None and self.on_progress is not None:
+            self.on_progress(made)
 
     def pause(self, seconds: float) -> None:
         """Pause pausable nodes for at most ``seconds`` while others recover; 0: go on."""
@@ -419,7 +396,7 @@ class Host:
     def gate_closed(self, node: int, epoch: int, watermark_us: int | None, cut_us: int) -> None:
         """An epoch was closed where rows enter a loop."""
         unit = _tracking(self.nodes[node]).unit
-        self._gates[unit].append(GateClosing(node, epoch, watermark_us, cut_us))
+        self._progress[unit].gate_closed(GateClosing(node, epoch, watermark_us, cut_us))
 
     def finished(self, node: int) -> None:
         """A node has come to the end of all its inputs."""

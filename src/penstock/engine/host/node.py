@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, assert_never
 
 import pyarrow as pa
 
 from penstock.core.control.figures import NodeFigures
+from penstock.core.node.blocks import RegionEpoch
 from penstock.core.node.messages import (
     DATA,
     Complete,
@@ -104,8 +105,8 @@ class NodeRunner(ABC):
     pause: int = 1
     """How early it is stopped in a rollback: 0 first, 2 last; the last goes first otherwise."""
     source: SourceDriver | None = None
-    region: deque[tuple[int, int | None, int]] = field(default_factory=deque)
-    """Epochs (with watermark and cut) that are closed at every gate and not yet complete here."""
+    _region: deque[RegionEpoch] = field(default_factory=deque)
+    """Epochs that are closed at every gate and not yet complete here."""
     queue: deque[tuple[int, Message]] = field(default_factory=deque)
     queued_bytes: int = 0
     rows_in: int = 0
@@ -164,9 +165,17 @@ class NodeRunner(ABC):
             incarnation=self.machine.incarnation,
         )
 
-    def passed(self, is_passed: Callable[[int], bool]) -> bool:
-        """Look at which epochs are over in its loop; say whether anything was done about it."""
-        return False
+    def gates_closed(self, epochs: Iterable[RegionEpoch]) -> None:
+        """These epochs are closed at all gates of the node's loop."""
+        self._region.extend(epochs)
+
+    def advance(self, least_open: int) -> bool:
+        """Complete what lies before the least open epoch; say whether there was anything."""
+        worked = False
+        while self._region and self._region[0][0] < least_open:
+            self.region_completed(*self._region.popleft())
+            worked = True
+        return worked
 
     def takes(self, message: Message) -> bool:
         """Whether a message that has arrived is to be handled, once its turn comes."""

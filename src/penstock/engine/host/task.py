@@ -53,8 +53,6 @@ from penstock.core.control.host_reports import (
 )
 from penstock.core.control.messages import RingPing, RingPong, RoleEnvelopes, ToHost
 from penstock.core.control.roster import DRIVER, SLOTS
-from penstock.core.progress.deltas import check_changes
-from penstock.core.progress.exchange import Broadcast, LocalProgress
 from penstock.engine.host.build import add_node, opened
 from penstock.engine.host.causal_agent import CausalAgent
 from penstock.engine.host.clock import EpochClock
@@ -80,7 +78,6 @@ __all__ = [
     "forget",
     "host_number",
     "stop_sources",
-    "take_frontier",
 ]
 
 log = logging.getLogger(__name__)
@@ -178,7 +175,7 @@ class HostProcess:
             case ForgetUpTo():
                 host.call(lambda: forget(host, self._agent, message))
             case MoveFrontier():
-                host.call(lambda: take_frontier(host, self.task.tracking, message))
+                host.call(lambda: host.frontier_moved(message))
             case TakeAssignment():
                 host.call(lambda: self._assign(message.assignment))
             case StartReading():
@@ -291,14 +288,6 @@ def forget(host: Host, agent: CausalAgent | None, order: ForgetUpTo) -> None:
         host.committed(order.committed)
 
 
-def take_frontier(host: Host, tracking: tuple[TrackingPlan, ...], moved: MoveFrontier) -> None:
-    """What the driver broadcast of a unit's progress."""
-    if moved.generation == host.generations.get(moved.unit):
-        graph = next(one.graph for one in tracking if one.unit == moved.unit)
-        changes = check_changes(graph, moved.changes)
-        host.frontier_moved(moved.unit, Broadcast(moved.sequence, (), changes), moved.closed)
-
-
 def build_nodes(
     host: Host, plan: PhysicalPlan, tracking: tuple[TrackingPlan, ...], run: Assignment
 ) -> None:
@@ -306,15 +295,7 @@ def build_nodes(
     host.placement = dict(run.placement)
     mine = frozenset(node for node, at in host.placement.items() if at == host.number)
     for unit in tracking:
-        begun = run.progress[unit.unit]
-        host.track(
-            unit.unit,
-            LocalProgress(
-                unit.graph,
-                Broadcast(begun.sequence, (), check_changes(unit.graph, begun.changes)),
-                held=unit.held(plan, run.resume + 1, mine),
-            ),
-        )
+        host.track(unit.host_progress(plan, run.progress[unit.unit], mine))
     clock = EpochClock(*run.epochs)
     for node, at in host.placement.items():
         if at == host.number:

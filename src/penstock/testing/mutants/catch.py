@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from penstock.testing.mutants.loops import LOOPS
 from penstock.testing.mutants.mutant import Flows, Mutant, applied
 from penstock.testing.mutants.nodes import NODES
 from penstock.testing.mutants.recovery import RECOVERY
@@ -15,7 +16,7 @@ from penstock.testing.simulator.run import run_seed
 
 __all__ = ["MUTANTS", "catch_all", "caught_by", "violation"]
 
-MUTANTS: tuple[Mutant, ...] = (*NODES, *RECOVERY, *RETENTION, *REPLICAS)
+MUTANTS: tuple[Mutant, ...] = (*NODES, *LOOPS, *RECOVERY, *RETENTION, *REPLICAS)
 
 SEEDS_MAX = 4000
 """A mutant that this many seeds do not catch has survived."""

@@ -44,6 +44,12 @@ class Flows(Enum):
     """An exchange that feeds one or two branches."""
     ROUGH = "planned:rough"
     """The same, where hosts, links, the store and clocks misbehave."""
+    TWO_LOOPS = "two_loops"
+    """Two loops, side by side or one after the other."""
+    TWO_LOOPS_MIXED = "two_loops:mixed"
+    """The same with all regimes."""
+    TWO_LOOPS_ROUGH = "two_loops:rough"
+    """The same on hosts of many nodes that misbehave."""
     REPLICAS = "replicas"
     """Rings of replicas that share records."""
 

@@ -107,7 +107,7 @@ def nothing_again(
     return found
 
 
-@mutant("a fence drops what is unfinished (14)", f"{_INBOX}.fence", seed=131)
+@mutant("a fence drops what is unfinished (14)", f"{_INBOX}.fence", seed=308)
 def keeps_half_a_step(real: Replacement, self: Any, sender: int) -> None:
     partial = dict(self._partial)
     real(self, sender)
@@ -140,7 +140,7 @@ def draws_again(real: Replacement, self: Any) -> list[CausalEffect]:
 # -- stamps ----------------------------------------------------------------------------------------
 
 
-@mutant("dense times after all known ones (1)", f"{_OUTPUT}.start", seed=24)
+@mutant("dense times after all known ones (1)", f"{_OUTPUT}.start", seed=130)
 def reuses_stamps(real: Replacement, self: Any, start: Start, *saved: Any) -> None:
     real(self, start, *saved)
     self._taken = {}
@@ -254,14 +254,14 @@ def keeps_later_epochs(real: Replacement, self: Any) -> Checkpoint:
     return found
 
 
-@mutant("a loop's checkpoints have nothing of later epochs (20)", _CHECKPOINT, seed=81)
+@mutant("a loop's checkpoints have nothing of later epochs (20)", _CHECKPOINT, seed=125)
 def loop_keeps_clock(real: Replacement, self: Any) -> Checkpoint:
     self.clean = self.clean and not self.inside
     found: Checkpoint = real(self)
     return found
 
 
-@mutant("a stamp in the log is never given away again (1)", _CHECKPOINT, seed=24)
+@mutant("a stamp in the log is never given away again (1)", _CHECKPOINT, seed=553)
 def loop_forgets_stamp(real: Replacement, self: Any) -> Checkpoint:
     found: Checkpoint = real(self)
     return found._replace(report=replace(found.report, stamp=ZERO)) if self.inside else found

@@ -140,6 +140,14 @@ class Monitor:
                     "eager", f"{process.name} sends epoch {message.time.epoch} before {newest}"
                 )
 
+    def saved(self, process: Process, completed: int) -> None:
+        """A node in a loop takes a checkpoint, with nothing of later epochs in its state."""
+        later = [epoch for epoch in process.vertex.epochs if epoch > completed]
+        if later and not process.zombie:
+            raise Violation(
+                "block", f"{process.name} saves epoch {completed} with rows of {later} inside"
+            )
+
     def drawn(self, process: Process, what: list[int], noise: int) -> None:
         """A noisy node has added a number to rows (or to what an epoch led to)."""
         if not process.zombie:

@@ -12,6 +12,7 @@ from penstock.core.causal.logs import Spilled
 from penstock.core.causal.reports import Start
 from penstock.core.control.global_hold import multiple_at
 from penstock.core.control.retention import Low, serves_from
+from penstock.core.node.blocks import RegionEpoch
 from penstock.core.node.causal import CausalMachine
 from penstock.core.node.causal_effects import (
     CausalEffect,
@@ -42,9 +43,10 @@ from penstock.core.node.messages import (
 )
 from penstock.core.node.options import NodeOptions, Outlet, Wiring
 from penstock.core.node.source import CausalSource
-from penstock.core.progress.marks import EPOCH_END, WATERMARK_END, WATERMARK_IDLE, Completion
+from penstock.core.progress.marks import EPOCH_END, WATERMARK_END, WATERMARK_IDLE
 from penstock.core.time import Time
-from penstock.testing.simulator.loops import INSIDE, Travelling, entering, go_round
+from penstock.testing.simulator.loop_part import LoopPart
+from penstock.testing.simulator.loops import INSIDE
 from penstock.testing.simulator.stages import Row, distribute, of_epoch
 
 if TYPE_CHECKING:
@@ -92,9 +94,9 @@ class Process:
         self._busy = False
         self._disk: list[Any] = []
         self._recalled = b""
-        self.region: deque[Completion] = deque()
-        """Epochs that are complete in the node's loop."""
         self.machine = self._machine(incarnations, start)
+        self.loop = LoopPart(self) if node in world.shape.graph.units else None
+        """What a node in a loop has besides."""
 
     def _machine(self, incarnations: dict[int, int], start: Start | None) -> CausalMachine:
         world, node = self.world, self.node
@@ -118,9 +120,8 @@ class Process:
         if node in graph.units:
             inside = {INSIDE + member: [member] for member in graph.members[node]}
             wiring = replace(wiring, inputs={**inputs, **inside})
-            options = replace(
-                options, inside=frozenset(inside), checkpoint_every=every, traced=True
-            )
+            tracking = world.loops.tracking(node)
+            options = replace(options, inside=frozenset(inside), tracking=tracking, traced=True)
             return CausalMachine(wiring, options, start, checkpoint)
         options = replace(
             options,
@@ -153,6 +154,13 @@ class Process:
                 self._perform(self._queue.popleft())
         finally:
             self._busy = False
+        if self.loop is not None and self.alive:
+            self.loop.count()
+
+    def perform_now(self, effects: Iterable[CausalEffect]) -> None:
+        """Perform effects that lead to no others."""
+        for effect in effects:
+            self._perform(effect)
 
     def _perform(self, effect: CausalEffect) -> None:
         world = self.world
@@ -168,7 +176,7 @@ class Process:
             case Complete():
                 self._complete(effect)
             case Report():
-                world.hub(self.node).closed(self, effect)
+                self._in_loop.closed(effect)
             case Recall():
                 self._recalled = effect.values
             case ReadAgain():
@@ -188,7 +196,7 @@ class Process:
             case TakeCheckpoint():
                 self._take_checkpoint(effect)
             case Flushed():
-                self.writes.append(("flushed", effect))
+                self._flushed(effect)
             case Spill():
                 self._spill(effect)
             case TellReport():
@@ -210,7 +218,7 @@ class Process:
     def _send(self, message: Message) -> None:
         self.world.monitor.sent(self, message)
         if message.link >= INSIDE:
-            self.world.hub(self.node).sent(self, message.time.epoch)
+            self._in_loop.end.truth.added(message.time.epoch)
         if isinstance(message.payload, Spilled):
             message = message._replace(payload=self._fetch(message.payload))
         self.world.network.send(self, message)
@@ -223,7 +231,9 @@ class Process:
 
     def _take_checkpoint(self, effect: TakeCheckpoint) -> None:
         vertex = self.vertex.copy()
-        if self.machine.clean:
+        if self.loop is not None:
+            self.world.monitor.saved(self, effect.checkpoint.report.completed)
+        elif self.machine.clean:
             vertex.epochs.clear()
         self.writes.append(("checkpoint", (self._whole(effect), vertex)))
 
@@ -233,28 +243,37 @@ class Process:
         places = range(len(self._disk) - len(payloads), len(self._disk))
         self.machine.spilled(effect.child, effect.bundle.stamp, tuple(places))
 
+    def advance(self) -> None:
+        """An epoch or a block is over in the node's loop."""
+        self._in_loop.advance()
+
+    def gates_closed(self, epochs: Iterable[RegionEpoch]) -> None:
+        """The frontier of the loop has moved."""
+        if self.alive:
+            self._in_loop.gates_closed(epochs)
+
     def contradict(self) -> None:
         """Let the machine find that it cannot repeat what others know."""
         self.perform(self.machine.contradict("a fault of the simulator's"))
 
     def _deliver(self, effect: Deliver) -> None:
-        rows: Any = effect.payload
-        epoch = effect.time.epoch
-        members = self.world.shape.graph.members[self.node]
-        if len(members) == 1:
-            noise = self._noise([row[0] for row in rows])
-            rows = tuple((i, value + noise) for i, value in rows)
-            self._produce(self.vertex.receive(rows, epoch), effect.time)
+        if self.loop is not None:
+            self.loop.deliver(effect)
             return
-        travelling: Travelling = rows if effect.link >= INSIDE else entering(self.node, rows)
-        settled, going = go_round(members, travelling)
-        self.vertex.receive(settled, epoch)
-        parts = [(target, part, 0) for target, part in going.items()]
-        sends = self.machine.produced(INSIDE + self.node, parts, effect.time)
-        for send in sends:
-            self._perform(send)
-        if effect.link >= INSIDE:
-            self.world.hub(self.node).arrived(self, epoch)
+        rows: Any = effect.payload
+        noise = self._noise([row[0] for row in rows])
+        rows = tuple((i, value + noise) for i, value in rows)
+        self._produce(self.vertex.receive(rows, effect.time.epoch), effect.time)
+
+    def _flushed(self, effect: Flushed) -> None:
+        """All before a hold was handled; in a loop that is told when its checkpoint is durable."""
+        if self.loop is None or self.loop.may_tell(effect):
+            self.writes.append(("flushed", effect))
+
+    @property
+    def _in_loop(self) -> LoopPart:
+        assert self.loop is not None
+        return self.loop
 
     def _noise(self, what: list[int]) -> int:
         """A number that a noisy node adds in this step.
@@ -271,11 +290,6 @@ class Process:
             self.machine.noted(values)
         self.world.monitor.drawn(self, what, values[0])
         return values[0]
-
-    def completed_inside(self) -> None:
-        """An epoch is complete in the node's loop."""
-        done = self.region.popleft()
-        self.perform(self.machine.region_completed(done.epoch, done.watermark_us, 0))
 
     def _fetch(self, payload: object) -> object:
         """A payload, read again if it was moved out of memory."""
@@ -316,7 +330,7 @@ class Process:
         self._produce(out, time)
         machine = self.machine
         if not machine.checkpoints.due:
-            machine.checkpoints.due = self.world.wants_checkpoint(self, effect.epoch)
+            machine.checkpoints.due = self.world.wants_checkpoint(self)
         watermarks = dict.fromkeys(machine.outlets, effect.watermark_us)
         cut_us = effect.cut_us
         if self.kind is Kind.SOURCE and self.world.cluster is not None:
@@ -415,6 +429,8 @@ class Process:
             report = value[0].report
             if self.alive:
                 self.world.tell("saved", self, (report.completed, serves_from(report)))
+                if self.loop is not None:
+                    self.loop.saved(report.completed)
                 self.perform(self.machine.checkpoint_stored(report.completed))
         elif what == "flushed":
             self.world.tell("flushed", self, value)

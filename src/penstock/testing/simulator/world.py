@@ -35,11 +35,11 @@ from penstock.testing.simulator.cases import Case
 from penstock.testing.simulator.faults import plan_faults, strike
 from penstock.testing.simulator.flows import flow_of
 from penstock.testing.simulator.hosts import TICK, Cluster, Every
-from penstock.testing.simulator.loops import Hub
+from penstock.testing.simulator.loops import Loops
 from penstock.testing.simulator.monitor import Monitor
 from penstock.testing.simulator.network import Channel, Network, note_message
 from penstock.testing.simulator.process import Process
-from penstock.testing.simulator.stages import Shape, mix
+from penstock.testing.simulator.stages import Shape
 from penstock.testing.simulator.store import Store
 from penstock.testing.simulator.violations import Violation
 
@@ -129,11 +129,10 @@ class World:
         zero = dict.fromkeys(graph.order, 0)
         self.processes: dict[int, Process] = {}
         self.zombies: list[Process] = []
+        self.loops = Loops(self, case.seed)
         for node in graph.order:
+            self.loops.order(node, 0)
             self.processes[node] = Process(self, node, 0, zero)
-        self._hubs = {
-            unit: Hub(self, graph.members[node], zero, -1) for node, unit in graph.units.items()
-        }
         self.controller_steps: int | None = None
         """After how many more effects the controller dies."""
         self.to_controller: deque[tuple[str, int, int, Any]] = deque()
@@ -148,7 +147,6 @@ class World:
         """Classes of faults that happen during the next recovery."""
         self.laggards: frozenset[tuple[int, int]] = frozenset()
         """Edges that are slow."""
-        self.salt = self.random.getrandbits(16)
         self.switch_share = 0.03 if self.shape.switched else 0.0
         self.checkpoint_share = self.random.choice((0.0, 0.4, 0.9))
         self.truncate_share = self.random.choice((0.0, 0.1, 0.3))
@@ -244,8 +242,8 @@ class World:
             if process.paused:
                 found.append((self._wake, process))
                 continue
-            if process.region:
-                found.append((self._completed_inside, process))
+            if process.loop is not None and process.loop.is_due:
+                found.append((self._advance, process))
             reads = process.kind is source and process.reading and process.readable
             if reads and (stores or process.node not in self.shape.graph.position_first):
                 found.append((self._read, process))
@@ -254,6 +252,7 @@ class World:
             for node, queue in self.to_nodes.items()
             if queue and self._hears(node)
         ]
+        self.loops.add_choices(found)
         if not stores:
             if self.to_controller and self.controller is not None:
                 found.append((self._hear, None))
@@ -330,12 +329,8 @@ class World:
     def _read(self, process: Process) -> None:
         self._guarded(process, process.read)
 
-    def _completed_inside(self, process: Process) -> None:
-        self._guarded(process, process.completed_inside)
-
-    def hub(self, node: int) -> Hub:
-        """Where a node's loop says that its epochs are complete."""
-        return self._hubs[self.shape.graph.units[node]]
+    def _advance(self, process: Process) -> None:
+        self._guarded(process, process.advance)
 
     def _write(self, process: Process) -> None:
         self._guarded(process, process.written)
@@ -364,13 +359,12 @@ class World:
         for node in sorted(self.shape.switched):
             self.tell_node(node, KeepLog(self.logs.told[node]))
 
-    def wants_checkpoint(self, process: Process, epoch: int) -> bool:
-        """Whether to take a checkpoint after this epoch; who may go back together does so too."""
-        graph = self.shape.graph
+    def wants_checkpoint(self, process: Process) -> bool:
+        """Whether to take a checkpoint now; loops do so at the ends of blocks."""
         if process.kind not in (Kind.STATEFUL, Kind.ORDERED) or process.node in self.shape.every:
             return False
-        if process.node in graph.units:
-            return mix(self.salt, epoch % 1009) % 100 < 100 * self.checkpoint_share
+        if process.node in self.shape.graph.units:
+            return False
         return self.random.random() < self.checkpoint_share
 
     # -- control ---------------------------------------------------------------------------------
@@ -514,6 +508,7 @@ class World:
             self._hold_everybody({e.node: e.start.completed for e in starts})
             records = [effect.record for effect in effects if isinstance(effect, Persist)]
             self.monitor.planned(starts, (records or [self.store.record])[-1].limits)
+            self.loops.planned(starts)
         for effect in effects:
             if self.controller_steps is not None:
                 self.controller_steps -= 1
@@ -544,6 +539,7 @@ class World:
             case StartNode():
                 self.retention.node_restarted(effect.node, effect.start.completed)
                 self.starting.append(effect)
+                self.loops.order(effect.node, effect.incarnation)
             case OpenEdge():
                 self.tell_node(effect.sender, effect)
             case Refuse():
@@ -651,8 +647,6 @@ class World:
             old.zombie = True
         start = effect.start
         self.store.roll_back(effect.node, start.checkpoint, start.trim, start.observed)
-        if effect.node in self.shape.graph.units:
-            self._begin_unit(effect)
         process = Process(
             self,
             effect.node,
@@ -672,23 +666,11 @@ class World:
         self.store.set_aside(effect.node, effect.start.checkpoint or 0)
         self.to_controller.append(("unreadable", effect.node, effect.incarnation, None))
 
-    def _begin_unit(self, effect: StartNode) -> None:
-        """The first node of a loop to start begins it anew; the others must start with it."""
-        hub = self.hub(effect.node)
-        if hub.incarnations[effect.node] != effect.incarnation:
-            numbers = {**effect.incarnations, effect.node: effect.incarnation}
-            hub = Hub(self, hub.members, numbers, effect.start.completed)
-            self._hubs[self.shape.graph.units[effect.node]] = hub
-        if hub.epoch != effect.start.completed:
-            raise Violation(
-                "unit",
-                f"{effect.node} starts at {effect.start.completed}, others at {hub.epoch}",
-            )
-
     def _restart_controller(self, _: None) -> None:
         self.note("controller restarts")
         self.controller = self._new_controller()
         self._hold_everybody({})
+        self.loops.begin()
         if self.cluster is not None:
             self.cluster.begin()
         self.control(self.controller.lost(self.controller.record.incarnations))
@@ -713,6 +695,8 @@ class World:
         while process.writes and self.random.random() < 0.5:
             process.writes.pop()
         self.network.lose(process)
+        if process.loop is not None:
+            self.loops.lose(process.loop.end)
 
     def lose_controller(self) -> None:
         """The controller ends; what it had not sent is never sent."""
@@ -720,6 +704,7 @@ class World:
         self.controller = None
         self.controller_steps = None
         self.to_controller.clear()
+        self.loops.lose_driver()
         self._stalled.clear()
         if self.cluster is not None:
             self.cluster.orphan()
