@@ -1,5 +1,6 @@
-"""Functions that do not survive a row, in real processes: the flow ends, and says by what."""
+"""Functions that do not survive a row, in real processes: the row is named, or passed over."""
 
+import json
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -62,3 +63,23 @@ def test_a_row_that_ends_its_process_ends_the_flow_and_is_named(
     assert first <= BAD <= last
     assert f"lost {LIMIT + 1} times" in caught.value.message
     assert how in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("way", "how"),
+    [("exit", "exit status 3"), ("crash", "crashed: Segmentation fault")],
+)
+def test_a_row_that_ends_its_process_is_passed_over_where_rows_may_be_skipped(
+    spark: SparkSession, way: str, how: str
+) -> None:
+    flow = Flow("poisoned")
+    stream = flow.generate(numbers, rate=1_000, rows=2_000, shards=1, name="numbers")
+    checked = stream.mapInArrow(failing(way), "n bigint").name("fragile").onError("skip")
+    kept, failed = checked.memory(name="kept"), checked.errors().memory(name="failed")
+    query = flow.start(spark, hosts=2)
+    assert query.awaitTermination(WAIT_S), query.status
+    assert sorted(row["n"] for row in kept.toPylist()) == [n for n in range(2_000) if n != BAD]
+    (letter,) = failed.toPylist()
+    assert (letter["stage"], json.loads(letter["row"])) == ("fragile", {"n": BAD})
+    assert letter["error"].startswith("HostLostError: ")
+    assert how in letter["error"]

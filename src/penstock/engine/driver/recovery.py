@@ -27,6 +27,7 @@ from penstock.core.causal.times import ZERO
 from penstock.core.control import host_orders as orders
 from penstock.core.control import host_reports as reports
 from penstock.core.control.assignment import NodeFacts, PlanOrders, RecoveryRules
+from penstock.core.control.deadly_rows import Care
 from penstock.core.control.global_hold import GlobalHold
 from penstock.core.control.recovery import (
     Collect,
@@ -58,6 +59,7 @@ from penstock.engine.store.description import FlowDescription, describe
 from penstock.engine.store.durable import Beginnings, fence, read_stored, stored_incarnation
 from penstock.engine.store.flow_store import BoundaryLog
 from penstock.engine.store.logs import seen_epoch
+from penstock.engine.store.skipped_rows import SkippedRows
 from penstock.errors import PenstockError
 from penstock.planning.physical import PhysicalPlan, PlannedStage
 from penstock.planning.replica_plan import causal_part
@@ -136,8 +138,9 @@ class Recovery(MovesOfRecovery):
         self._mark = Mark(place.directory)
         self._asked: dict[int, int] = {}
         """Per node: the newest request for a checkpoint that it has answered."""
-        self.careful: Callable[[int], bool] = lambda node: False
-        """Whether a node says what it works on, because it may not survive it."""
+        self.care: Callable[[int], Care] = lambda node: Care()
+        """What a node must know of rows that it may not survive."""
+        self.skipped = SkippedRows(self.storage, place.sync)
         self._beginnings = Beginnings(place.directory, place.sync)
         self.stalls = Stalls(store_timeout_s)
         self.stall = self.stalls.new("the driver")
@@ -415,7 +418,7 @@ class Recovery(MovesOfRecovery):
             start=effect.start,
             foreign=None if foreign is None else tuple(foreign),
             hold=None if self._hold is None else self._hold.epoch,
-            careful=self.careful(effect.node),
+            care=self.care(effect.node),
         )
 
     def _first_to_start(self, effect: StartNode) -> int:

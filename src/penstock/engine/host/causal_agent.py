@@ -57,7 +57,7 @@ from penstock.engine.host.causal_source import CausalSourceDriver, resume_record
 from penstock.engine.host.clean_node import CleanRunner, HoldingRunner, waits
 from penstock.engine.host.clock import EpochClock, work_clock_s
 from penstock.engine.host.host import Host
-from penstock.engine.host.last_words import announce
+from penstock.engine.host.last_words import Announcer, take_care
 from penstock.engine.host.replicas.agent import ReplicaAgent
 from penstock.engine.host.warm_standby import Follower
 from penstock.engine.host.warm_up import warm_up
@@ -338,8 +338,7 @@ class CausalAgent:
         had = max((position.epoch for position in start.positions.values()), default=-1)
         if before is not None:
             had = max(had, before.machine.completed_epoch)
-        if order.careful:
-            announce(self.host, self.plan, self.tell, runner, had)
+        take_care(order.care, Announcer(self.host, self.plan, self.tell, runner, had))
         if store is not None:
             runner.key = store.newest()
         if state is not None:
