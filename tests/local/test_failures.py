@@ -18,6 +18,7 @@ from penstock import Flow
 from penstock.api import functions as F
 from penstock.api.flow import Stream
 from penstock.api.regimes import Replicated
+from penstock.api.start_options import RunOptions
 from penstock.api.vertex import Time, Vertex
 from penstock.connectors.memory import MemorySink
 from penstock.core.control import deadly_rows, giving_up
@@ -115,6 +116,50 @@ def test_a_row_that_ends_its_process_ends_the_flow_with_an_error_that_names_it(
     assert last - first < ROWS
     for part in ("'fragile'", where["node"], where["rows"], f"epoch {where['epoch']}", "status 3"):
         assert part in error.message
+
+
+@pytest.mark.usefixtures("few_losses")
+@pytest.mark.parametrize(
+    ("options", "exchanged", "rows"),
+    [
+        ({"guarantee": "at-most-once"}, False, "of numbers["),
+        ({"guarantee": "at-least-once"}, False, "of numbers["),
+        ({"guarantee": "at-least-once"}, True, "rows from numbers["),
+        ({"regime": Replicated()}, False, "of numbers["),
+        ({"regime": Replicated()}, True, "rows from numbers["),
+    ],
+)
+def test_the_error_names_stage_and_rows_whatever_the_guarantee_and_the_regime(
+    options: RunOptions, exchanged: bool, rows: str
+) -> None:
+    flow = Flow()
+    stream = source(flow)
+    if exchanged:
+        stream = stream.keyBy("key")
+    function = partial(dies_of, set(range(ROWS)), [])
+    stream.mapInArrow(function, "n bigint, key bigint").name("fragile").memory()
+    error = await_failure(start_local(flow, hosts=2, reinstate=False, **options))
+    assert isinstance(error, HostLostError)
+    where = error.parameters
+    assert (where["stage"], where["status"]) == ("fragile", 3)
+    assert where["node"].startswith("fragile[")
+    assert rows in where["rows"]
+    assert where["rows"] in error.message
+
+
+@pytest.mark.parametrize("guarantee", ["at-most-once", "at-least-once"])
+def test_rows_that_end_their_process_are_skipped_under_weaker_guarantees(guarantee: str) -> None:
+    flow = Flow()
+    stream = source(flow).mapInArrow(partial(dies_of, {BAD}, []), "n bigint, key bigint")
+    checked = stream.name("fragile").onError("skip")
+    kept, failed = checked.memory(name="kept"), checked.errors().memory(name="failed")
+    start_local(flow, hosts=2, guarantee=guarantee).finish(WAIT_S)
+    found = {row["n"] for row in kept.toPylist()}
+    assert BAD not in found
+    assert found < set(range(ROWS))
+    if guarantee == "at-least-once":
+        assert found == set(range(ROWS)) - {BAD}
+        assert {n for *_, n in letters(failed.toPylist())} == {BAD}
 
 
 @pytest.mark.parametrize("exchanged", [False, True])

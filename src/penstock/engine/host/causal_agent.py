@@ -338,6 +338,7 @@ class CausalAgent:
         had = max((position.epoch for position in start.positions.values()), default=-1)
         if before is not None:
             had = max(had, before.machine.completed_epoch)
+        self.host.starting = runner
         take_care(order.care, Announcer(self.host, self.plan, self.tell, runner, had))
         if store is not None:
             runner.key = store.newest()
@@ -350,7 +351,7 @@ class CausalAgent:
             if isinstance(stage.operator, DriverSink):
                 stage.operator.resume(start.completed + 1)
         if chain.is_source:
-            runner.source = self._source(runner, start)
+            self._start_source(runner, start)
         self.host.add(runner)
         self.tell(NodeStarted(node, incarnation, followed))
         runner.work.restarted(had, work_clock_s() - began_s)
@@ -448,7 +449,8 @@ class CausalAgent:
         )
         return CausalMachine(wiring, options, start, checkpoint)
 
-    def _source(self, runner: CausalRunner, start: Start) -> CausalSourceDriver:
+    def _start_source(self, runner: CausalRunner, start: Start) -> None:
+        """Let a source read what it has read before, from the cut before its start."""
         chain = self.plan.chain_of_node(runner.node)
         stage = chain.stages[0]
         shard = runner.node - chain.first_node
@@ -468,7 +470,7 @@ class CausalAgent:
             recorded=newest_position(records),
         )
         operator: Any = stage.operator
-        driver = CausalSourceDriver(
+        runner.source = driver = CausalSourceDriver(
             stage.name,
             runner.name,
             opened(operator.source, context, stage.name, runner.name),
@@ -491,7 +493,6 @@ class CausalAgent:
             raise
         if self._stopping:
             driver.stop()
-        return driver
 
     def stop_sources(self) -> None:
         """Sources that are started from now on end their streams, too."""

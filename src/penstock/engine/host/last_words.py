@@ -42,7 +42,7 @@ def words_of(plan: PhysicalPlan, runner: NodeRunner, stage: StageRunner) -> Last
     """Which stage is called, in which node, and about which rows."""
     machine = runner.machine
     made_from = machine.working_on if isinstance(machine, CausalMachine) else ()
-    rows = _rows(plan, made_from)
+    rows = _rows(plan, made_from) or _rows_given(plan, runner)
     return LastWords(stage.place.stage, runner.name, runner.chain.now.epoch, rows)
 
 
@@ -63,6 +63,8 @@ class Announcer:
     def is_on(self) -> bool:
         """Whether the node's next call may be its last one."""
         machine = self.runner.machine
+        if self.host.starting is self.runner:  # a source reads again what was perhaps not survived
+            return True
         if machine.completed_epoch > self.had:
             self.runner.chain.on_call = None
             return False
@@ -113,8 +115,8 @@ class _Watch:
 def exit_words(host: Host, plan: PhysicalPlan, tell: Tell, status: int) -> None:
     """A function ends the process from inside a stage: tell the controller."""
     words, stage = LastWords(), _called_stage()
-    for runner in list(host.nodes.values()):
-        if stage is not None and stage in runner.chain.stages:
+    for runner in (*host.nodes.values(), host.starting):
+        if runner is not None and stage is not None and stage in runner.chain.stages:
             words = words_of(plan, runner, stage)
             if isinstance(stage.vertex, SkippingVertex):
                 words = words._replace(digests=stage.vertex.called_with())
@@ -169,3 +171,17 @@ def _rows(plan: PhysicalPlan, made_from: Diff) -> str:
         source = f"{chain.stages[0].name}[{node - chain.first_node}]"
         return f"rows {start} to {end - 1} of {source}"
     return f"message {show(first.stamp)} of {plan.node_name(first.node)}"
+
+
+def _rows_given(plan: PhysicalPlan, runner: NodeRunner) -> str:
+    """Rows of nodes that keep no chains of messages: how many, and where they come from."""
+    rows, source = runner.chain.rows_given, runner.source
+    if not rows:
+        return ""
+    if source is None:
+        return "" if runner.sender is None else f"{rows} rows from {plan.node_name(runner.sender)}"
+    position = source.reader.position()
+    name = f"{source.stage}[{runner.node - plan.chain_of_node(runner.node).first_node}]"
+    if isinstance(position, int):
+        return f"rows {position - rows} to {position - 1} of {name}"
+    return f"{rows} rows of {name}, up to {position}"

@@ -104,6 +104,8 @@ class NodeRunner(ABC):
     pause: int = 1
     """How early it is stopped in a rollback: 0 first, 2 last; the last goes first otherwise."""
     source: SourceDriver | None = None
+    sender: int | None = None
+    """Who sent what it has handled last."""
     region: deque[tuple[int, int | None, int]] = field(default_factory=deque)
     """Epochs (with watermark and cut) that are closed at every gate and not yet complete here."""
     queue: deque[tuple[int, Message]] = field(default_factory=deque)
