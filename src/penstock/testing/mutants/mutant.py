@@ -38,6 +38,8 @@ class Flows(Enum):
     """All regimes."""
     PROMISED = "layers:promised"
     """Guarantees below exactly once."""
+    TWO_LOOPS = "two_loops"
+    """Causal stages in layers, with two loops."""
     PLANNED = "planned"
     """Laid out as the planner does it, with hosts of many nodes."""
     FAN_OUT = "fan_out"
