@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,10 +18,14 @@ from penstock import Flow
 from penstock.api import functions as F
 from penstock.api.flow import Stream
 from penstock.api.regimes import Replicated
+from penstock.api.start_options import RunOptions
 from penstock.api.vertex import Time, Vertex
-from penstock.core.control import giving_up
+from penstock.connectors.memory import MemorySink
+from penstock.core.control import deadly_rows, giving_up
+from penstock.core.control.deadly_rows import SkippedRow
 from penstock.core.control.giving_up import LOSSES_MAX, Losses
 from penstock.engine.driver.recovery import Recovery
+from penstock.engine.store.skipped_rows import SkippedRows
 from penstock.errors import (
     FunctionError,
     HostLostError,
@@ -111,6 +116,163 @@ def test_a_row_that_ends_its_process_ends_the_flow_with_an_error_that_names_it(
     assert last - first < ROWS
     for part in ("'fragile'", where["node"], where["rows"], f"epoch {where['epoch']}", "status 3"):
         assert part in error.message
+
+
+@pytest.mark.usefixtures("few_losses")
+@pytest.mark.parametrize(
+    ("options", "exchanged", "rows"),
+    [
+        ({"guarantee": "at-most-once"}, False, "of numbers["),
+        ({"guarantee": "at-least-once"}, False, "of numbers["),
+        ({"guarantee": "at-least-once"}, True, "rows from numbers["),
+        ({"regime": Replicated()}, False, "of numbers["),
+        ({"regime": Replicated()}, True, "rows from numbers["),
+    ],
+)
+def test_the_error_names_stage_and_rows_whatever_the_guarantee_and_the_regime(
+    options: RunOptions, exchanged: bool, rows: str
+) -> None:
+    flow = Flow()
+    stream = source(flow)
+    if exchanged:
+        stream = stream.keyBy("key")
+    function = partial(dies_of, set(range(ROWS)), [])
+    stream.mapInArrow(function, "n bigint, key bigint").name("fragile").memory()
+    error = await_failure(start_local(flow, hosts=2, reinstate=False, **options))
+    assert isinstance(error, HostLostError)
+    where = error.parameters
+    assert (where["stage"], where["status"]) == ("fragile", 3)
+    assert where["node"].startswith("fragile[")
+    assert rows in where["rows"]
+    assert where["rows"] in error.message
+
+
+@pytest.mark.parametrize("guarantee", ["at-most-once", "at-least-once"])
+def test_rows_that_end_their_process_are_skipped_under_weaker_guarantees(guarantee: str) -> None:
+    flow = Flow()
+    stream = source(flow).mapInArrow(partial(dies_of, {BAD}, []), "n bigint, key bigint")
+    checked = stream.name("fragile").onError("skip")
+    kept, failed = checked.memory(name="kept"), checked.errors().memory(name="failed")
+    start_local(flow, hosts=2, guarantee=guarantee).finish(WAIT_S)
+    found = {row["n"] for row in kept.toPylist()}
+    assert BAD not in found
+    assert found < set(range(ROWS))
+    if guarantee == "at-least-once":
+        assert found == set(range(ROWS)) - {BAD}
+        assert {n for *_, n in letters(failed.toPylist())} == {BAD}
+
+
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_rows_that_end_their_process_are_skipped_and_stay_so_when_the_flow_starts_again(
+    exchanged: bool, tmp_path: Path
+) -> None:
+    bad = {BAD, BAD + 1, ROWS - 5}
+    calls: list[set[int]] = []
+
+    def run(rows: int) -> tuple[LocalQuery, MemorySink, MemorySink]:
+        flow = Flow("deadly")
+        stream = source(flow, rows=rows)
+        if exchanged:
+            stream = stream.keyBy("key")
+        stream = stream.mapInArrow(partial(dies_of, bad, calls), "n bigint, key bigint")
+        checked = stream.name("fragile").onError("skip")
+        sums = checked.groupBy("key").agg(F.sum("n").alias("total"))
+        out, failed = sums.memory(name="sums"), checked.errors().memory(name="failed")
+        # Without checkpoints a run makes again all that the runs before it have made.
+        keeping = {"checkpointLocation": tmp_path / "store", "checkpointInterval": "1 hour"}
+        query = start_local(flow, hosts=2, **keeping)
+        query.finish(WAIT_S)
+        return query, out, failed
+
+    query, out, failed = run(ROWS)
+    how = "HostLostError: its process ended itself with exit status 3"
+    assert letters(failed.toPylist()) == sorted(("fragile", how, n) for n in bad)
+    assert {row["key"]: row["total"] for row in out.toPylist()} == totals(ROWS, bad)
+    assert len(query.recoveries) <= len(bad) * 4
+    assert {row["epoch"] for row in failed.toPylist()} <= set(failed.epochs())
+
+    del calls[:]
+    query, out, failed = run(2 * ROWS)
+    assert not query.recoveries
+    assert any(0 in call for call in calls)
+    assert not failed.toPylist()
+    assert {row["key"]: row["total"] for row in out.toPylist()} == totals(2 * ROWS, bad)
+
+
+def test_rows_are_found_though_their_process_says_nothing_and_hosts_are_killed_meanwhile() -> None:
+    bad = {BAD, BAD + 900}
+    flow = Flow()
+    stream = source(flow).mapInArrow(partial(crashes_of, bad), "n bigint, key bigint")
+    checked = stream.name("fragile").onError("skip")
+    kept, failed = checked.memory(name="kept"), checked.errors().memory(name="failed")
+    query = start_local(flow, hosts=2, epochInterval="20 ms")
+    for losses in (2, 5):
+        wait_for(lambda known=losses: len(query.recoveries) >= known, query)
+        killed(query, "fragile[1]")
+    query.finish(WAIT_S)
+    assert sorted(row["n"] for row in kept.toPylist()) == sorted(set(range(ROWS)) - bad)
+    assert sorted(n for *_, n in letters(failed.toPylist())) == sorted(bad)
+
+
+def crashes_of(bad: set[int], batches: Batches) -> Batches:
+    """As a segmentation fault: there are no last words."""
+    for batch in batches:
+        if bad & set(batch.column("n").to_pylist()):
+            process = local._here.process
+            process.died, process.host.orderly = True, False
+            raise local._Died
+        yield batch
+
+
+def test_a_row_is_not_skipped_before_that_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: list[SkippedRow] = []
+    add = SkippedRows.add
+
+    def unwilling(record: SkippedRows, row: SkippedRow) -> None:
+        if len(refused) < 2:
+            refused.append(row)
+            raise OSError("no space left")
+        add(record, row)
+
+    monkeypatch.setattr(SkippedRows, "add", unwilling)
+    calls: list[set[int]] = []
+    flow = Flow()
+    stream = source(flow).mapInArrow(partial(dies_of, {BAD}, calls), "n bigint, key bigint")
+    checked = stream.name("fragile").onError("skip")
+    kept, failed = checked.memory(name="kept"), checked.errors().memory(name="failed")
+    query = start_local(flow, hosts=2)
+    query.finish(WAIT_S)
+    assert sorted(row["n"] for row in kept.toPylist()) == [n for n in range(ROWS) if n != BAD]
+    assert [n for *_, n in letters(failed.toPylist())] == [BAD]
+    assert calls.count({BAD}) == 4
+
+
+@pytest.mark.usefixtures("few_losses")
+def test_a_stage_that_survives_none_of_its_rows_ends_the_flow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(deadly_rows, "ROWS_MAX", 2)
+    calls: list[set[int]] = []
+    flow = Flow()
+    stream = source(flow).mapInArrow(
+        partial(dies_of, set(range(ROWS)), calls), "n bigint, key bigint"
+    )
+    stream.name("fragile").onError("skip").memory()
+    error = await_failure(start_local(flow, hosts=2))
+    assert isinstance(error, HostLostError)
+    assert "passed over" in error.message
+
+
+def dies_of(bad: set[int], calls: list[set[int]], batches: Batches) -> Batches:
+    for batch in batches:
+        calls.append(set(batch.column("n").to_pylist()))
+        if calls[-1] & bad:
+            die(3)
+        yield batch
+
+
+def totals(rows: int, bad: set[int]) -> dict[int, int]:
+    return {key: sum(n for n in range(rows) if n % 7 == key and n not in bad) for key in range(7)}
 
 
 def test_many_kills_are_survived_as_long_as_there_is_progress_between_them() -> None:

@@ -1,15 +1,18 @@
-"""onError("skip"): rows that make a stage raise leave on a port of their own, the others go on.
+"""onError("skip"): rows that a stage fails for leave on a port of their own, the others go on.
 
 A batch that raises is halved until the rows at fault are alone, so that no row costs more than
 before as long as nothing fails.  A row is at fault if the stage raises for it alone: that does not
 depend on the batch it came in, and a replay finds the same rows.
+
+Rows that end the process are found by the controller (:mod:`penstock.core.control.deadly_rows`); a
+:class:`~penstock.operators.row_guard.RowGuard` says which they are.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +23,7 @@ from penstock.operators.base import Exchange, Operator, SourceOperator, State
 from penstock.operators.filter import Filter
 from penstock.operators.map_in_arrow import MapInArrow
 from penstock.operators.project import Select, WithColumn
+from penstock.operators.row_guard import RowGuard, digests_of
 from penstock.operators.user_vertex import UserVertex
 
 __all__ = ["ERRORS", "Skipping", "cannot_skip"]
@@ -97,9 +101,13 @@ class SkippingVertex(Vertex):
     stateless = True
 
     def __init__(self, vertex: Vertex, port: int) -> None:
+        self.guard: RowGuard | None = None
+        """What is known of rows that end the process; set before ``open``."""
         self._vertex = vertex
         self._port = port
         self._sent: list[Sent] = []
+        self._called: tuple[int, pa.RecordBatch] | None = None
+        """What the other vertex is being called with."""
 
     def open(self, context: VertexContext) -> None:
         super().open(context)
@@ -107,11 +115,19 @@ class SkippingVertex(Vertex):
 
     def onRecv(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
         failed: list[tuple[pa.RecordBatch, str]] = []
-        self._attempt(port, batch, time, failed)
+        parts: Iterable[pa.RecordBatch] = (batch,)
+        if self.guard is not None:
+            parts = self.guard.parts(port, batch, time.epoch, failed)
+        for part in parts:
+            self._attempt(port, part, time, failed)
         self._release()
         if failed:
             self.count("rows_failed", len(failed))
             self.sendBy(self._port, self._letters(failed, time), time)
+
+    def called_with(self) -> tuple[int, ...]:
+        """The digests of the rows that it is being called with."""
+        return () if self._called is None else digests_of(*self._called)
 
     def onNotify(self, time: Time) -> None:
         self._vertex.onNotify(time)
@@ -128,6 +144,7 @@ class SkippingVertex(Vertex):
         failed: list[tuple[pa.RecordBatch, str]],
     ) -> None:
         before = len(self._sent)
+        self._called = port, batch
         try:
             self._vertex.onRecv(port, batch, time)
         except (InvariantError, NotWrittenError):
@@ -142,6 +159,8 @@ class SkippingVertex(Vertex):
             half = batch.num_rows // 2
             self._attempt(port, batch.slice(0, half), time, failed)
             self._attempt(port, batch.slice(half), time, failed)
+        finally:
+            self._called = None
 
     def _release(self) -> None:
         sent, self._sent[:] = list(self._sent), []

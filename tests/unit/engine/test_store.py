@@ -13,10 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.core.control.deadly_rows import SkippedRow
 from penstock.engine.store import logs
 from penstock.engine.store.flow_store import BoundaryLog, FlowStore, StageRecord
 from penstock.engine.store.logs import CommitLog, StoreLog
+from penstock.engine.store.skipped_rows import SKIPPED, SkippedRows
 from penstock.errors import PeerError, SettingsError
+from penstock.storage import storage_of
 
 RECORDS: list[dict[str, Any]] = [
     {"epoch": 1, "position": 10, "journal": {"block": 7, "name": "ä\n"}},
@@ -266,3 +269,15 @@ def test_a_store_of_an_earlier_format_is_refused_with_what_to_do(tmp_path: Path)
     (tmp_path / "metadata.json").write_text('{"format": 1, "name": "flow", "stages": {}}')
     with pytest.raises(SettingsError, match="has format 1, this version of Penstock reads 2"):
         FlowStore(tmp_path).begin("flow", "1", {})
+
+
+def test_skipped_rows_are_kept_and_a_damaged_record_is_refused(tmp_path: Path) -> None:
+    rows = [SkippedRow("parsed", 2**64 - 1, 7, "exit status 3"), SkippedRow("parsed", 1, 9, "ä")]
+    record = SkippedRows(storage_of(tmp_path), sync=True)
+    assert record.read() == []
+    for row in rows:
+        record.add(row)
+    assert SkippedRows(storage_of(tmp_path), sync=True).read() == rows
+    (tmp_path / SKIPPED).write_text("[{")
+    with pytest.raises(SettingsError, match="is damaged"):
+        record.read()

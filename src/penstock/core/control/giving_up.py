@@ -16,21 +16,28 @@ ends the flow too.
 A node that was lost half as often as allowed is started as a *careful* one: it says before each
 call into a stage what the call is about.  These last words make the error name stage, rows and
 epoch instead of a dead process.
+
+A stage that may skip rows passes over those that its process does not survive
+(:mod:`.deadly_rows`).  Its nodes are careful from the second loss on; losses that narrow down which
+row it is do not count, and when it is found the nodes of the host may be lost as often as before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from penstock.core.control.controller import Failure
+from penstock.core.control.deadly_rows import ROWS_MAX, Care, DeadlyRows, SkippedRow
 from penstock.core.control.host_reports import LastWords
 from penstock.errors import HostLostError
 
-__all__ = ["LOSSES_MAX", "NO_NODE", "QUIET_MS", "GivingUp", "Losses"]
+__all__ = ["LOSSES_MAX", "NO_NODE", "QUIET_MS", "GivingUp", "Judgement", "Losses"]
 
 LOSSES_MAX = 10
 QUIET_MS = 60_000
+SOON = 2
+"""Nodes that may skip rows are careful after this many losses."""
 NO_NODE = -1
 """Stands for the nodes of a host that has none."""
 
@@ -68,34 +75,58 @@ class Losses:
             self._counts[node] = self._counts.get(node, 0) + 1
         return [node for node in chosen if self._counts[node] > self.limit]
 
-    def careful(self, node: int) -> bool:
+    def forgive(self, nodes: Iterable[int]) -> None:
+        """What has ended these nodes will not do so again; they stay careful."""
+        for node in nodes:
+            self._counts[node] = min(self._counts.get(node, 0), SOON)
+
+    def careful(self, node: int, soon: bool) -> bool:
         """Whether a node's next incarnation shall say what it is about to work on."""
-        return self._counts.get(node, 0) > self.limit // 2
+        return self._counts.get(node, 0) >= min(SOON if soon else self.limit, self.limit // 2 + 1)
+
+
+class Judgement(NamedTuple):
+    """What a loss means for the flow."""
+
+    failure: Failure | None = None
+    """The flow ends with it."""
+    skip: SkippedRow | None = None
+    """A row to pass over, once that is durable."""
 
 
 class GivingUp:
     """Decides when it is hopeless, and says why.
 
-    ``names`` are the names of the nodes.
+    ``names`` are the names of the nodes; those in ``skipping`` have stages that may skip rows.
 
     >>> giving_up = GivingUp({7: "sums[0]"})
-    >>> found = [giving_up.lost(1, 1, [7], "killed", now_ms=n) for n in range(11)]
+    >>> found = [giving_up.lost(1, 1, [7], "killed", now_ms=n).failure for n in range(11)]
     >>> found[9] is None, found[10]["message"][:58]
     (True, 'node sums[0] was lost 11 times without getting any further')
     """
 
-    def __init__(self, names: Mapping[int, str]) -> None:
+    def __init__(self, names: Mapping[int, str], skipping: Collection[int] = ()) -> None:
         self._names = names
+        self._skipping = {node: names[node] for node in skipping}
         self._losses = Losses()
+        self._rows = DeadlyRows()
         self._by_node: dict[str, LastWords] = {}
         """Per node: what it said that it was about to do."""
         self._by_host: dict[int, LastWords] = {}
         self._ended: dict[int, str] = {}
         """Per slot of a lost host: how its job ended."""
 
-    def careful(self, node: int) -> bool:
-        """Whether a node's next incarnation shall say what it is about to work on."""
-        return self._losses.careful(node)
+    def care(self, node: int) -> Care:
+        """What a node's next incarnation must know of earlier ones."""
+        if node not in self._skipping:
+            return Care(self._losses.careful(node, soon=False))
+        suspects = self._rows.suspects(self._names[node])
+        announces = bool(suspects) or self._losses.careful(node, soon=True)
+        return Care(announces, suspects, self._rows.skipped)
+
+    def recorded(self, rows: Iterable[SkippedRow]) -> None:
+        """Rows that are durably known as passed over."""
+        self._rows.recorded(rows)
 
     def progressed(self, epochs: Mapping[int, int]) -> None:
         """Some nodes have completed these epochs."""
@@ -104,6 +135,9 @@ class GivingUp:
 
     def working(self, host: int, words: LastWords) -> None:
         """A host says what it is about to do, or the last thing that it does."""
+        if words == LastWords():
+            self._by_host.pop(host, None)
+            return
         self._by_host[host] = words
         if words.node is not None:
             self._by_node[words.node] = words
@@ -120,30 +154,48 @@ class GivingUp:
         reason: str,
         now_ms: int,
         failure: Failure | None = None,
-    ) -> Failure | None:
-        """Count a loss; give the flow's failure if it was one too many.
+    ) -> Judgement:
+        """Count a loss, unless it narrows down which row it is due to.
 
         ``failure`` is what a stage raised, if that is what ended the host.
         """
         words = self._by_host.pop(host, None)
+        if words is not None and words.node in self._skipping.values() and failure is None:
+            narrowed = self._rows.lost(words, self._how(slot, reason, words))
+            if narrowed is not None:
+                if narrowed.found is not None:
+                    self._losses.forgive(nodes)
+                return Judgement(skip=narrowed.found)
         over = self._losses.lost(nodes, now_ms)
         if not over:
-            return None
-        limit = self._losses.limit
+            return Judgement()
         if failure is not None:
-            ending = f" (after {limit} restarts, none of which got any further)"
-            return {**failure, "message": failure["message"] + ending}
+            ending = f" (after {self._losses.limit} restarts, none of which got any further)"
+            return Judgement({**failure, "message": failure["message"] + ending})
+        return Judgement(self._given_up(host, slot, over, reason, words))
+
+    def _given_up(
+        self, host: int, slot: int, over: list[int], reason: str, words: LastWords | None
+    ) -> Failure:
+        limit = self._losses.limit
         names = [self._names[node] for node in over if node != NO_NODE]
         if words is None:
             words = next((self._by_node[n] for n in names if n in self._by_node), LastWords())
         node = words.node or (names[0] if names else f"of host {host}")
         how, where = self._how(slot, reason, words), _where(words)
-        advice = (
-            f"look at what stage {words.stage!r} does with them; rows for which a function "
-            'raises can be passed over with onError("skip"), a process that ends cannot'
-            if where
-            else f"see what hosts log, and how much memory they have (it ran {', '.join(names)})"
-        )
+        if not where:
+            advice = (
+                f"see what hosts log, and how much memory they have (it ran {', '.join(names)})"
+            )
+        elif self._rows.is_full(words.stage or ""):
+            advice = (
+                f"stage {words.stage!r} has passed over {ROWS_MAX} rows already, and may no more"
+            )
+        else:
+            advice = (
+                f"look at what stage {words.stage!r} does with them; a stage without state can "
+                'pass over rows that it does not survive, with onError("skip")'
+            )
         return HostLostError(
             f"node {node} was lost {limit + 1} times without getting any further, and is given up: "
             f"{how}{where}. {advice[0].upper()}{advice[1:]}",

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from penstock.core.causal.clocks import Position
 from penstock.core.causal.reports import Start
 from penstock.core.control.assignment import Assignment, PlanOrders, UnitProgress
+from penstock.core.control.deadly_rows import Care
 from penstock.core.delivery.ids import Role
 from penstock.core.delivery.routing import Seat
 from penstock.core.progress.deltas import FrontierChange
@@ -176,8 +177,8 @@ class NodeStart:
     """The stages that made the checkpoint, if the flow was another one then."""
     hold: int | None
     """Hold the input after this epoch, where the whole flow waits for checkpoints."""
-    careful: bool
-    """Say before every call into a stage what it is about."""
+    care: Care
+    """What its predecessors did not survive."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,11 +108,16 @@ class LastWords(NamedTuple):
     """Which rows the call is about, for people."""
     status: int | None = None
     """The exit status, if a function is about to end the process."""
+    digests: tuple[int, ...] = ()
+    """The rows themselves, where the stage can pass over them."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageCalled:
-    """A host is about to call a stage, and waits until the driver has heard of it."""
+    """A host is about to call a stage, and waits until the driver has heard of it.
+
+    Words that name no stage say that the call is over.
+    """
 
     words: LastWords
 

@@ -16,6 +16,7 @@ the driver.  Whatever comes first decides; later news of a host that is gone cha
 A loss has one order of effects:
 
     FenceHost         the driver refuses the host, so that nothing below can race with its word
+    RecordSkipped     if it is known by now which row of a stage that may skip has ended it
     StopFollowing     hosts that take nodes keep up with nothing else any more
     RecoverNodes      the nodes start where :mod:`.placement` puts them
     ReplaceReplicas   siblings take the roles over; JoinReplicas if the heir is ready already
@@ -48,7 +49,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from penstock.core.control.controller import ControllerEffect, ControllerMachine, Failure, Phase
-from penstock.core.control.giving_up import GivingUp
+from penstock.core.control.giving_up import GivingUp, Judgement
 from penstock.core.control.homecoming import Homecoming
 from penstock.core.control.launches import Launches
 from penstock.core.control.membership_events import (
@@ -78,6 +79,7 @@ from penstock.core.control.membership_events import (
     PlaceNodes,
     ProbeHost,
     ProcessEnded,
+    RecordSkipped,
     RecoverNodes,
     ReplaceReplicas,
     ServeHost,
@@ -125,6 +127,8 @@ class MembershipPolicy:
     """Nodes that may go home."""
     names: Mapping[int, str] = field(default_factory=dict)
     """The names of the nodes."""
+    skipping: frozenset[int] = frozenset()
+    """Nodes with a stage that may skip rows."""
 
 
 @dataclass
@@ -168,7 +172,7 @@ class MembershipMachine:
         self.placement = placement
         """Where nodes run; kept current by those who perform the effects."""
         self.suspicion = Suspicion(policy.interval_ms, policy.timeout_ms, policy.host_timeout_ms)
-        self.giving_up = GivingUp(policy.names)
+        self.giving_up = GivingUp(policy.names, policy.skipping)
         self.homecoming = Homecoming(roster, placement, policy.movable)
         self.cause = 0
         """The number of the newest event."""
@@ -449,9 +453,9 @@ class MembershipMachine:
         member, cause = self.roster.hosts.get(number), self.cause
         if member is None or not self.policy.recovers:
             return []
-        over = self._count(member, reason, now_ms, failure)
-        if over is not None:
-            return [*self.life.failed(over)]
+        judged = self._judge(member, reason, now_ms, failure)
+        if judged.failure is not None:
+            return [*self.life.failed(judged.failure)]
         self._lost[number] = _Loss(now_ms, silent)
         if len(self._lost) > LOSSES_KEPT:
             del self._lost[next(iter(self._lost))]
@@ -460,6 +464,8 @@ class MembershipMachine:
             fresh = self._fresh(member, retried=failure is None)
         placed = self._places.lost(number, fresh, self.nodes_of(number), now_ms)
         effects: list[Effect] = [FenceHost(cause, number)]
+        if judged.skip is not None:
+            effects.append(RecordSkipped(cause, judged.skip))
         if self.policy.followed:
             busy = tuple(sorted({number, *placed.takers.values()}))
             effects.append(StopFollowing(cause, busy))
@@ -476,9 +482,9 @@ class MembershipMachine:
         self, member: Member, message: str, now_ms: int, replacement: int | None = None
     ) -> list[Effect]:
         """A host is gone before any node was started: another one comes in its place."""
-        over = self._count(member, message, now_ms)
-        if over is not None:
-            return [*self.life.failed(over)]
+        judged = self._judge(member, message, now_ms)
+        if judged.failure is not None:
+            return [*self.life.failed(judged.failure)]
         cause, number = self.cause, member.number
         text = f"{message}, while the flow starts: another one is launched"
         effects: list[Effect] = [Warn(cause, text)]
@@ -491,10 +497,10 @@ class MembershipMachine:
             effects.append(LaunchHost(cause, fresh))
         return effects
 
-    def _count(
+    def _judge(
         self, member: Member, reason: str, now_ms: int, failure: Failure | None = None
-    ) -> Failure | None:
-        """Count a loss; the flow's failure, if it was one too many."""
+    ) -> Judgement:
+        """Count a loss: it may be one too many, or show which row it is due to."""
         nodes = self.nodes_of(member.number)
         # What all sinks have published all nodes have completed.
         published = min(self.life.committed.values(), default=-1)

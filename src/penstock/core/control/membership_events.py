@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.core.control.controller import Failure
+from penstock.core.control.deadly_rows import SkippedRow
 from penstock.core.control.host_reports import LastWords, RefusalCounts
 from penstock.core.control.suspicion import Process
 from penstock.core.delivery.ring import Load
@@ -42,6 +43,7 @@ __all__ = [
     "PlaceNodes",
     "ProbeHost",
     "ProcessEnded",
+    "RecordSkipped",
     "RecoverNodes",
     "ReplaceReplicas",
     "SaveNodes",
@@ -314,6 +316,14 @@ class PlaceNodes:
 
 
 @dataclass(frozen=True)
+class RecordSkipped:
+    """Make durable that a stage passes over a row, and let nodes that start know it from then."""
+
+    cause: int
+    row: SkippedRow
+
+
+@dataclass(frozen=True)
 class RecoverNodes:
     """Recover the nodes of a lost host where their takers are."""
 
@@ -399,6 +409,7 @@ MembershipEffect = (
     | ServeHost
     | StartAllNodes
     | PlaceNodes
+    | RecordSkipped
     | RecoverNodes
     | ReplaceReplicas
     | JoinReplicas

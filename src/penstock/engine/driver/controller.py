@@ -209,7 +209,8 @@ class Controller:
         policy = membership_policy(self.plan, self.settings, self.recovery, self._launcher)
         machine = MembershipMachine(self.machine, roster, self.placement, policy)
         if self.recovery is not None:
-            self.recovery.orders.careful = machine.giving_up.careful
+            self.recovery.orders.care = machine.giving_up.care
+            machine.giving_up.recorded(self.recovery.skipped.read())
         return Members(
             machine,
             self.placement,

@@ -16,6 +16,7 @@ from typing import assert_never
 
 from penstock.core.control.assignment import Assignment
 from penstock.core.control.controller import ControllerEffect, Phase
+from penstock.core.control.deadly_rows import SkippedRow
 from penstock.core.control.figures import NodeFigures
 from penstock.core.control.followers import Followers, TellFollow
 from penstock.core.control.host_orders import (
@@ -74,6 +75,7 @@ from penstock.core.control.membership_events import (
     PlaceNodes,
     ProbeHost,
     ProcessEnded,
+    RecordSkipped,
     RecoverNodes,
     ReplaceReplicas,
     SaveNodes,
@@ -99,7 +101,9 @@ from penstock.engine.driver.replicas import Replicas
 from penstock.engine.host.ring import Ring
 from penstock.engine.settings import RunSettings
 from penstock.errors import PenstockError, unreachable
+from penstock.operators.skipping import Skipping
 from penstock.planning.physical import PhysicalPlan
+from penstock.planning.replica_plan import replicated_nodes
 
 __all__ = ["Calls", "Members", "Parts", "membership_policy", "now_ms"]
 
@@ -343,7 +347,13 @@ class Members:
 
     def _perform_on_nodes(
         self,
-        effect: StartAllNodes | ServeHost | RecoverNodes | SaveNodes | MoveNodes | NoteRefused,
+        effect: StartAllNodes
+        | ServeHost
+        | RecordSkipped
+        | RecoverNodes
+        | SaveNodes
+        | MoveNodes
+        | NoteRefused,
     ) -> None:
         recovery = self._parts.recovery
         if recovery is None:
@@ -355,6 +365,8 @@ class Members:
                     self._parts.replicas.begin()
             case ServeHost():
                 recovery.orders.host_ready()
+            case RecordSkipped(_, row):
+                self._record_skipped(recovery, row)
             case RecoverNodes(_, lost, takers, reason):
                 recovery.host_lost(lost, takers, reason)
             case SaveNodes(_, nodes):
@@ -365,6 +377,19 @@ class Members:
                 recovery.history.refused(host, counts)
             case _:
                 assert_never(effect)
+
+    def _record_skipped(self, recovery: Recovery, row: SkippedRow) -> None:
+        """A row is passed over if that is durable; if not, its node is lost by it once more."""
+        try:
+            recovery.skipped.add(row)
+        except OSError as error:
+            log.warning("stage %r cannot pass over a row yet: %s", row.stage, error)
+            return
+        log.warning(
+            "stage %r passes over row %016x from epoch %d on, because its hosts do not: %s",
+            *row,
+        )
+        self.machine.giving_up.recorded([row])
 
     def _perform_on_replicas(self, effect: ReplaceReplicas | JoinReplicas) -> None:
         replicas = self._parts.replicas
@@ -422,6 +447,13 @@ def membership_policy(
         followed=recovery is not None and settings.followed_s is not None,
         movable=frozenset() if recovery is None else recovery.graph.movable,
         names={node: plan.node_name(node) for chain in plan.chains for node in chain.nodes},
+        skipping=frozenset(
+            node
+            for chain in plan.chains
+            if any(isinstance(stage.operator, Skipping) for stage in chain.stages)
+            for node in chain.nodes
+        )
+        - replicated_nodes(plan),  # their roles are played by hosts that are told of no rows
     )
 
 

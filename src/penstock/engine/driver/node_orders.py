@@ -12,6 +12,7 @@ from dataclasses import replace
 from penstock.api.regimes import PAUSES
 from penstock.core.causal.graph import CausalGraph
 from penstock.core.control import host_orders as orders
+from penstock.core.control.deadly_rows import Care
 from penstock.core.control.recovery import FenceHosts, OpenEdge, StartNode
 from penstock.engine.driver.links import HostLinks
 from penstock.engine.driver.progress_hub import ProgressHub
@@ -37,8 +38,8 @@ class NodeOrders:
         self.plan = plan
         self.graph = graph
         self.placement = placement
-        self.careful: Callable[[int], bool] = lambda node: False
-        """Whether a node says what it works on, because it may not survive it."""
+        self.care: Callable[[int], Care] = lambda node: Care()
+        """What a node must know of rows that it may not survive."""
         self._description = description
         self._links = links
         self._hubs = hubs
@@ -116,7 +117,7 @@ class NodeOrders:
             start=effect.start,
             foreign=None if foreign is None else tuple(foreign),
             hold=hold,
-            careful=self.careful(effect.node),
+            care=self.care(effect.node),
         )
 
     def open(self, effects: list[OpenEdge]) -> None:

@@ -54,6 +54,7 @@ from penstock.engine.driver.stalls import Stalls
 from penstock.engine.host.causal_agent import checkpoints_of
 from penstock.engine.settings import RunSettings
 from penstock.engine.store.description import FlowDescription, describe
+from penstock.engine.store.skipped_rows import SkippedRows
 from penstock.errors import PenstockError
 from penstock.planning.physical import PhysicalPlan
 from penstock.planning.replica_plan import causal_part
@@ -99,6 +100,7 @@ class Recovery:
         record = self.store.read_record(causal.kinds)
         self.machine = RecoveryMachine(causal, record, self.orders.hosts, together)
         self.retention = RetentionMachine(graph, settings.rollback_epochs, record.forgotten)
+        self.skipped = SkippedRows(self.store.storage, place.sync)
         self.history = RecoveryHistory()
         self.stalls = Stalls(settings.s("storeTimeout"))
         self.stall = self.stalls.new("the driver")

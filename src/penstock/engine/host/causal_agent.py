@@ -55,7 +55,7 @@ from penstock.engine.host.causal_source import CausalSourceDriver, resume_record
 from penstock.engine.host.clean_node import CleanRunner, HoldingRunner, waits
 from penstock.engine.host.clock import EpochClock, work_clock_s
 from penstock.engine.host.host import Host
-from penstock.engine.host.last_words import announce
+from penstock.engine.host.last_words import Announcer, take_care
 from penstock.engine.host.replicas.agent import ReplicaAgent
 from penstock.engine.host.warm_standby import Follower
 from penstock.engine.host.warm_up import warm_up
@@ -326,8 +326,8 @@ class CausalAgent:
         had = max((position.epoch for position in start.positions.values()), default=-1)
         if before is not None:
             had = max(had, before.machine.completed_epoch)
-        if order.careful:
-            announce(self.host, self.plan, self.tell, runner, had)
+        self.host.starting = runner
+        take_care(order.care, Announcer(self.host, self.plan, self.tell, runner, had))
         if store is not None:
             runner.key = store.newest()
         if state is not None:
@@ -339,7 +339,7 @@ class CausalAgent:
             if isinstance(stage.operator, DriverSink):
                 stage.operator.resume(start.completed + 1)
         if chain.is_source:
-            runner.source = self._source(runner, start)
+            self._start_source(runner, start)
         self.host.add(runner)
         self.tell(NodeStarted(node, incarnation, followed))
         runner.work.restarted(had, work_clock_s() - began_s)
@@ -437,7 +437,8 @@ class CausalAgent:
         )
         return CausalMachine(wiring, options, start, checkpoint)
 
-    def _source(self, runner: CausalRunner, start: Start) -> CausalSourceDriver:
+    def _start_source(self, runner: CausalRunner, start: Start) -> None:
+        """Let a source read what it has read before, from the cut before its start."""
         chain = self.plan.chain_of_node(runner.node)
         stage = chain.stages[0]
         shard = runner.node - chain.first_node
@@ -457,7 +458,7 @@ class CausalAgent:
             recorded=newest_position(records),
         )
         operator: Any = stage.operator
-        driver = CausalSourceDriver(
+        runner.source = driver = CausalSourceDriver(
             stage.name,
             runner.name,
             opened(operator.source, context, stage.name, runner.name),
@@ -480,7 +481,6 @@ class CausalAgent:
             raise
         if self._stopping:
             driver.stop()
-        return driver
 
     def stop_sources(self) -> None:
         """Sources that are started from now on end their streams, too."""

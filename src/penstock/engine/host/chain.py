@@ -38,6 +38,8 @@ class ChainRunner:
         self.counters: dict[str, int] = {}
         self.rows_out = 0
         self.now = Time.root(0)
+        self.rows_given = 0
+        """How many rows the head was given last; 0 while an epoch is completed."""
         self.silent = False
         """Whether the notification that is being delivered has no capability to send."""
         self.produce = produce
@@ -112,7 +114,7 @@ class ChainRunner:
 
     def deliver(self, port: int, batch: pa.RecordBatch, time: Time) -> None:
         """A batch for the head of the chain."""
-        self.now = time
+        self.now, self.rows_given = time, batch.num_rows
         if self.keep_pending and self._needs_pending:
             self._pending.setdefault(time.epoch, []).append((port, time, batch))
         head = self._stages[0]
@@ -120,7 +122,7 @@ class ChainRunner:
 
     def emit(self, batch: pa.RecordBatch, time: Time) -> None:
         """A batch that a source's reader made: the output of the head."""
-        self.now = time
+        self.now, self.rows_given = time, batch.num_rows
         self._stages[0].send(0, batch, time)
 
     def complete(self, epoch: int, watermark_us: int | None) -> dict[int, int | None]:
@@ -128,6 +130,7 @@ class ChainRunner:
 
         When a vertex raises NotWrittenError, calling it again goes on at that vertex.
         """
+        self.rows_given = 0
         for done in [other for other in self._pending if other <= epoch]:
             del self._pending[done]
         return self._pass_watermark(epoch, watermark_us, notify=True)

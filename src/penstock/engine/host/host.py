@@ -55,6 +55,8 @@ class Host:
     ) -> None:
         self.number = number
         self.nodes: dict[int, NodeRunner] = {}
+        self.starting: NodeRunner | None = None
+        """A node that is being made ready: its stages may be called already."""
         self.placement: dict[int, int] = {}
         self.failed: PenstockError | None = None
         self.ended = threading.Event()
@@ -108,7 +110,7 @@ class Host:
 
     def add(self, runner: NodeRunner) -> None:
         """Run a node from now on."""
-        self.nodes[runner.node] = runner
+        self.nodes[runner.node], self.starting = runner, None
         self._turns = sorted(self.nodes.values(), key=lambda other: -other.pause)
         if runner.machine.counts is not None:
             self._tracked.append(runner)
@@ -280,6 +282,7 @@ class Host:
 
     def _next(self, runner: NodeRunner) -> None:
         taken = runner.next_messages()
+        runner.sender = taken[0][1].sender
         runner.handle([message for _, message in taken])
         self.count(runner)
         for peer, message in taken:

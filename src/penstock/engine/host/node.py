@@ -107,6 +107,8 @@ class NodeRunner(ABC):
     source: SourceDriver | None = None
     _region: deque[RegionEpoch] = field(default_factory=deque)
     """Epochs that are closed at every gate and not yet complete here."""
+    sender: int | None = None
+    """Who sent what it has handled last."""
     queue: deque[tuple[int, Message]] = field(default_factory=deque)
     queued_bytes: int = 0
     rows_in: int = 0

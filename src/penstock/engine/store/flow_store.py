@@ -6,6 +6,7 @@
     sources/<stage>/shard-00000.log   the end of each epoch: position, journal, watermark
     commits/<stage>.log               how far each sink has got
     commits/<stage>.delivered.log     how far foreachBatch has, noted after each call
+    skipped.json                      rows that stages pass over because no process survives them
 
 The logs are described in :mod:`penstock.engine.store.logs`.
 """

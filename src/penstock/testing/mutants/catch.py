@@ -11,12 +11,13 @@ from penstock.testing.mutants.nodes import NODES
 from penstock.testing.mutants.recovery import RECOVERY
 from penstock.testing.mutants.replicas import REPLICAS
 from penstock.testing.mutants.retention import RETENTION
+from penstock.testing.mutants.together import TOGETHER
 from penstock.testing.shards import in_processes
 from penstock.testing.simulator.run import run_seed
 
 __all__ = ["MUTANTS", "catch_all", "caught_by", "violation"]
 
-MUTANTS: tuple[Mutant, ...] = (*NODES, *LOOPS, *RECOVERY, *RETENTION, *REPLICAS)
+MUTANTS: tuple[Mutant, ...] = (*NODES, *LOOPS, *RECOVERY, *RETENTION, *REPLICAS, *TOGETHER)
 
 SEEDS_MAX = 4000
 """A mutant that this many seeds do not catch has survived."""

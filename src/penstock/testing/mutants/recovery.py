@@ -213,7 +213,11 @@ def fences_half(real: Replacement, self: Any, *args: Any) -> list[RecoveryEffect
     return found
 
 
-@mutant("what is durable is read when all hosts have heard (7)", f"{_MACHINE}._maybe_collect")
+@mutant(
+    "what is durable is read when all hosts have heard (7)",
+    f"{_MACHINE}._maybe_collect",
+    flows=Flows.MIXED_ROUGH,
+)
 def collects_too_soon(real: Replacement, self: Any, current: Any) -> list[RecoveryEffect]:
     unfenced, current.unfenced = current.unfenced, set()
     effects: list[RecoveryEffect] = real(self, current)
@@ -226,7 +230,7 @@ def waits_for_the_dead(real: Replacement, *_: Any) -> list[RecoveryEffect]:
     return []
 
 
-@mutant("a host answers the newest fence (7)", f"{_MACHINE}.host_fenced", flows=Flows.ROUGH)
+@mutant("a host answers the newest fence (7)", f"{_MACHINE}.host_fenced", flows=Flows.MIXED_ROUGH)
 def takes_old_answers(real: Replacement, self: Any, round_: int, host: int) -> list[RecoveryEffect]:
     effects: list[RecoveryEffect] = real(self, self.round, host)
     return effects

@@ -2,7 +2,15 @@
 
 from typing import Any
 
-from penstock.core.control.giving_up import LOSSES_MAX, NO_NODE, QUIET_MS, GivingUp, Losses
+from penstock.core.control.deadly_rows import ROWS_MAX, Care, SkippedRow, Suspects
+from penstock.core.control.giving_up import (
+    LOSSES_MAX,
+    NO_NODE,
+    QUIET_MS,
+    GivingUp,
+    Judgement,
+    Losses,
+)
 from penstock.core.control.host_reports import LastWords
 from penstock.errors import FunctionError, HostLostError, PenstockError
 
@@ -13,7 +21,7 @@ WORDS = LastWords("sums", "sums[0]", 9, "rows 10 to 19 of numbers[0]")
 def after(giving_up: GivingUp, losses: int, nodes: list[int], **more: Any) -> PenstockError | None:
     """The failure after some losses of host 5 in a row, the last of which may be the end."""
     found = [
-        giving_up.lost(5, 5, nodes, "host 5 was lost: killed", now_ms=n, **more)
+        giving_up.lost(5, 5, nodes, "host 5 was lost: killed", now_ms=n, **more).failure
         for n in range(losses)
     ]
     assert found[:-1] == [None] * (losses - 1)
@@ -58,10 +66,10 @@ def test_progress_in_between_begins_the_count_anew() -> None:
 def test_nodes_are_careful_when_half_of_the_losses_are_used_up() -> None:
     giving_up = GivingUp(NAMES)
     after(giving_up, LOSSES_MAX // 2, [2])
-    assert not giving_up.careful(2)
+    assert not giving_up.care(2).announces
     after(giving_up, 1, [2])
-    assert giving_up.careful(2)
-    assert not giving_up.careful(1)
+    assert giving_up.care(2).announces
+    assert not giving_up.care(1).announces
 
 
 def test_last_words_name_stage_rows_and_epoch() -> None:
@@ -112,3 +120,89 @@ def test_hosts_without_nodes_that_keep_dying_end_the_flow() -> None:
     error = after(GivingUp(NAMES), LOSSES_MAX + 1, [])
     assert error is not None
     assert "of host 5" in error.message
+
+
+# -- rows that a stage may pass over ---------------------------------------------------------------
+
+ROWS = tuple(range(100, 200))
+
+
+def lost_with(giving_up: GivingUp, *digests: int, nodes: tuple[int, ...] = (1, 2)) -> Judgement:
+    giving_up.working(5, WORDS._replace(digests=digests, status=3))
+    return giving_up.lost(5, 5, [*nodes], "host 5 was lost: killed", now_ms=0)
+
+
+def test_a_deadly_row_is_found_and_the_search_does_not_count_as_losses() -> None:
+    giving_up = GivingUp(NAMES, {2})
+    assert giving_up.care(2) == Care()
+    assert lost_with(giving_up, *ROWS) == Judgement()
+    care = giving_up.care(2)
+    assert care == Care(announces=True, suspects=(Suspects("sums", ROWS, piece=10),))
+    assert giving_up.care(1) == Care()  # it has no stage that may skip
+    assert lost_with(giving_up, *ROWS[20:30]) == Judgement()
+    assert giving_up.care(2).suspects == (Suspects("sums", ROWS[20:30], piece=1),)
+    assert lost_with(giving_up, 123) == Judgement()
+    found = lost_with(giving_up, 123).skip
+    assert found == SkippedRow("sums", 123, 9, "its process ended itself with exit status 3")
+    assert giving_up.care(2).skipped == ()  # it is not durable yet
+    giving_up.recorded([found])
+    assert giving_up.care(2) == Care(skipped=(found,))
+    assert after(giving_up, LOSSES_MAX - 1, [1, 2]) is None  # one of four has counted
+    assert after(giving_up, 1, [1, 2]) is not None
+
+
+def test_a_row_that_could_not_be_recorded_is_found_again() -> None:
+    giving_up = GivingUp(NAMES, {2})
+    first = [lost_with(giving_up, 7, 8), lost_with(giving_up, 7), lost_with(giving_up, 7)]
+    assert first[2].skip is not None
+    assert lost_with(giving_up, 7).skip == first[2].skip
+
+
+def test_losses_that_name_other_rows_each_time_end_the_flow() -> None:
+    giving_up = GivingUp(NAMES, {2})
+    found = [lost_with(giving_up, n, n + 1) for n in range(0, 4 * LOSSES_MAX, 2)]
+    assert [one.skip for one in found] == [None] * len(found)
+    assert [bool(one.failure) for one in found].index(True) == LOSSES_MAX
+
+
+def test_a_loss_between_two_calls_is_not_put_down_to_rows() -> None:
+    giving_up = GivingUp(NAMES, {2})
+    for _ in range(3):
+        giving_up.working(5, WORDS._replace(digests=(7,)))
+        giving_up.working(5, LastWords())
+        assert giving_up.lost(5, 5, [2], "killed", now_ms=0) == Judgement()
+    assert giving_up.care(2) == Care(announces=True)
+
+
+def test_nodes_that_may_skip_are_careful_after_two_losses() -> None:
+    giving_up = GivingUp(NAMES, {2})
+    after(giving_up, 1, [1, 2])
+    assert not giving_up.care(2).announces
+    after(giving_up, 1, [1, 2])
+    assert (giving_up.care(1).announces, giving_up.care(2).announces) == (False, True)
+
+
+def test_a_stage_passes_over_a_limited_number_of_rows() -> None:
+    giving_up = GivingUp(NAMES, {2})
+    for row in range(ROWS_MAX):
+        lost_with(giving_up, row)
+        found = lost_with(giving_up, row).skip
+        assert found is not None
+        giving_up.recorded([found])
+    failures = [lost_with(giving_up, ROWS_MAX).failure for _ in range(LOSSES_MAX + 1)]
+    assert failures[-1] is not None
+    assert f"'sums' has passed over {ROWS_MAX} rows already" in failures[-1]["message"].lower()
+
+
+def test_a_row_that_is_passed_over_and_ends_a_process_all_the_same_is_a_loss() -> None:
+    giving_up = GivingUp(NAMES, {2})
+    giving_up.recorded([SkippedRow("sums", 7, 9, "exit status 3")])
+    found = [lost_with(giving_up, 7) for _ in range(LOSSES_MAX + 1)]
+    assert [one.failure is None for one in found] == [True] * LOSSES_MAX + [False]
+
+
+def test_the_earliest_epoch_of_a_row_counts() -> None:
+    giving_up = GivingUp(NAMES, {2})
+    row = SkippedRow("sums", 7, 9, "exit status 3")
+    giving_up.recorded([row, row._replace(since=4), row._replace(since=6)])
+    assert giving_up.care(2).skipped == (row._replace(since=4),)

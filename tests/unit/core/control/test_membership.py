@@ -244,6 +244,15 @@ def test_a_loss_fences_recovers_rewires_in_this_order() -> None:
     assert ring(effects) == {2: 3, 3: 2, DRIVER: None}
 
 
+def test_a_row_to_skip_is_recorded_before_its_nodes_recover() -> None:
+    flow = Flow(3, skipping=frozenset({11, 12, 13})).running()
+    for host in (1, 2):
+        flow.take(HostWorking(host, LastWords("s", "n[11]", 4, digests=(7,))))
+        effects = flow.take(ProcessEnded(host))
+    assert kinds(effects)[:3] == ["FenceHost", "RecordSkipped", "RecoverNodes"]
+    assert effects[1].row == ("s", 7, 4, "its process ended")
+
+
 def test_a_spare_takes_over_at_once_and_plays_roles_at_once() -> None:
     flow = Flow(2, standby=1).running()
     effects = flow.take(ProcessEnded(1))
