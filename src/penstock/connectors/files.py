@@ -158,6 +158,8 @@ class FilesReader(Reader):
         self._available_now = context.available_now
         self._found = self._look_now() if context.available_now else None
         self._live = False
+        self._nothing_new = False
+        """Whether the last look for files has worked and found none."""
         self._next_poll_us = 0
         position = context.position or {"file": 0, "row": 0}
         self._file: int = position["file"]
@@ -214,6 +216,9 @@ class FilesReader(Reader):
 
     def exhausted(self) -> bool:
         return self._available_now and self._live and self._file >= len(self._files)
+
+    def pending(self) -> bool:
+        return self._file < len(self._files) or not self._nothing_new
 
     def wait_s(self, now_us: int) -> float:
         next_us = self._retry_us or self._next_poll_us
@@ -366,8 +371,10 @@ class FilesReader(Reader):
         except OSError as error:
             self._not_listed(error)
             found = []
+            self._nothing_new = False
         else:
             self._failures = 0
+            self._nothing_new = not found
         # A directory that takes long to list is listed less often.
         cost_us = int((time.perf_counter() - began) * 1e6)
         self._next_poll_us = now_us + max(self._source.poll_us, 10 * cost_us)
