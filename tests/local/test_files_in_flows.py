@@ -63,6 +63,32 @@ def test_rows_before_a_malformed_line_stay_when_the_rest_is_skipped(tmp_path: Pa
     assert counters(query)["files_skipped"] == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.json", '{"id": 1, "name": "a"}\n{"id": "x", "name": "b"}\n{"id": 3, "name": "c"}\n'),
+        ("a.csv", "id,name\n1,a\nx,b\n3,c\n"),
+    ],
+)
+def test_a_value_of_the_wrong_type_makes_the_rest_of_its_file_corrupt(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    rows, query = rows_of(tmp_path, onCorrupt="skip")
+    assert rows == [(1, "a")]
+    assert counters(query)["files_skipped"] == 1
+    with pytest.raises(PenstockError, match=r"column 'id' .*onCorrupt='skip'"):
+        rows_of(tmp_path)
+
+
+def test_a_file_without_a_wanted_column_is_refused_though_corrupt_ones_are_skipped(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    with pytest.raises(PenstockError, match="column 'name' is missing"):
+        rows_of(tmp_path, onCorrupt="skip")
+
+
 def test_json_modes_are_those_of_spark(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("\n".join([*LINES, '{"id": "x", "name": "d"}', "null", "[1]"]))
     rows, query = rows_of(tmp_path, mode="dropMalformed")

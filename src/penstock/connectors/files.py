@@ -28,7 +28,7 @@ from penstock.connectors.base import Position, Reader, Source, SourceContext
 from penstock.connectors.file_formats import FORMATS, FileFormat, format_of
 from penstock.connectors.file_listing import FileEntry, Listing, shown
 from penstock.durations import duration_us
-from penstock.errors import SchemaError, SettingsError, SourceError
+from penstock.errors import CorruptFileError, SchemaError, SettingsError, SourceError
 from penstock.paths import local_path
 
 __all__ = ["Files"]
@@ -247,11 +247,13 @@ class FilesReader(Reader):
             return False
         try:
             self._batch = self._next_block()
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, CorruptFileError) as error:
             self._leave()
             if isinstance(error, OSError) and not self._seems_corrupt(error):
                 return self._try_again(error, now_us, waits)
             if self._source.on_corrupt == "fail" or end is not None:
+                if isinstance(error, CorruptFileError):
+                    raise
                 raise _corrupt(self._path, self._source.format.name, error) from error
             _log.warning("files: skipped the rest of %s: %s", shown(self._path), error)
             self._skips[self._file] = self._row
