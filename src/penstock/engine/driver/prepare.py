@@ -41,8 +41,6 @@ def prepare_run(
     Gives the store, the last epoch that every sink has, the first free epoch, and the flow's id.
     """
     flow.guarantees(settings.guarantee)
-    for line in not_replicated_lines(plan.not_replicated):
-        log.warning("%s", line)
     store = store or open_store(settings)
     try:
         if settings.progress != "tracked":
@@ -62,7 +60,7 @@ def prepare_run(
         raise
     try:
         resume, base = _go_on(plan, settings, store)
-        notes = notes_of(plan, store is not None)
+        notes = not_replicated_lines(plan.not_replicated) + notes_of(plan, store is not None)
         if notes:
             log.warning("flow %r: %s", flow.name, "; ".join(notes))
     except BaseException:

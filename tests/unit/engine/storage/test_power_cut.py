@@ -27,6 +27,8 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.failing = False
         """Whether the next sync of a file fails."""
+        self.failing_name = ""
+        """What the name of that file has in it."""
         self._stored: dict[tuple[int, int], bytes] = {}
         self._dropped: dict[tuple[int, int], bytes] = {}
         self._held: list[int] = []
@@ -52,7 +54,7 @@ class Disk:
         if key not in self._stored:
             self._held.append(os.dup(descriptor))  # so that no other file gets its number
         content = _content(descriptor)
-        if self.failing:
+        if self.failing and self.failing_name in os.readlink(f"/proc/self/fd/{descriptor}"):
             self.failing = False
             self._dropped[key] = content
             self._stored.setdefault(key, b"")
@@ -204,6 +206,24 @@ def test_a_parquet_part_whose_sync_failed_is_written_again(disk: Disk, tmp_path:
     parts = sorted((tmp_path / "out").glob("epoch=*/*.parquet"))
     found = pa.concat_tables([pq.read_table(part, partitioning=None) for part in parts])
     assert sorted(found["n"].to_pylist()) == list(range(100))
+
+
+def test_a_version_of_a_table_whose_sync_failed_is_written_again(
+    disk: Disk, tmp_path: Path
+) -> None:
+    def failing(offset: int, n: int) -> pa.RecordBatch:
+        disk.failing, disk.failing_name = offset == 0, "writing-"
+        return batch(*range(offset, offset + n))
+
+    flow = Flow()
+    rows = flow.generate(failing, rows=100, shards=1, schema=batch().schema)
+    table = rows.toTable("numbers", path=str(tmp_path / "table"))
+    query = run_local(flow, checkpointLocation=str(tmp_path / "store"))
+    assert not disk.failing
+    assert query.exception() is None
+    disk.cut_power(tmp_path / "table")
+    assert table.read()["n"].to_pylist() == list(range(100))
+    assert len(list((tmp_path / "table").glob("writing-*"))) == 0
 
 
 def test_a_source_that_froze_before_its_first_cut_is_fenced(tmp_path: Path) -> None:
