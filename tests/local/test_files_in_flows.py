@@ -307,6 +307,25 @@ def test_a_name_that_is_not_utf8_is_read(tmp_path: Path) -> None:
     assert rows_of(tmp_path / "in")[0] == [(1, "x")]
 
 
+def test_a_name_that_is_not_utf8_is_known_to_the_next_start(tmp_path: Path) -> None:
+    def run(*ids: int) -> list[int]:
+        write(tmp_path / "new.json", *ids)
+        name = b"/\xff-%d.json" % ids[0]
+        (tmp_path / "in").mkdir(exist_ok=True)
+        os.rename(tmp_path / "new.json", os.fsencode(tmp_path / "in") + name)
+        flow = Flow("reading")
+        stream = flow.files(str(tmp_path / "in"), schema=SCHEMA, format="json", name="in")  # type: ignore[arg-type]
+        stream.parquet(str(tmp_path / "out"), name="out")
+        query = run_local(flow, hosts=1, checkpointLocation=str(tmp_path / "store"))
+        assert counters(query)["files_read"] == 1
+        return sorted(row["id"] for row in published(tmp_path / "out"))
+
+    assert run(1, 2) == [1, 2]
+    assert run(3) == [1, 2, 3]
+    os.unlink(os.fsencode(tmp_path / "in") + b"/\xff-1.json")
+    assert run(4) == [1, 2, 3, 4]
+
+
 def test_a_file_that_is_replaced_is_counted_and_not_read_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
