@@ -10,6 +10,7 @@
     │   │   ├── JavaNotFoundError   no Java 17+ on this machine
     │   │   └── SessionError        a SparkSession that cannot carry hosts
     │   ├── SourceError             input that cannot be read
+    │   │   └── CorruptFileError    a file with contents that cannot be read
     │   ├── SinkError               output that cannot be written
     │   ├── DataError               a value that an expression has no result for
     │   └── FunctionError           a function of the user's raised
@@ -121,6 +122,12 @@ class SourceError(UsageError):
     """Input that cannot be read."""
 
     condition = "SOURCE"
+
+
+class CorruptFileError(SourceError):
+    """A file with contents that cannot be read: ``onCorrupt="skip"`` leaves out the rest of it."""
+
+    condition = "CORRUPT_FILE"
 
 
 class SinkError(UsageError):

@@ -8,12 +8,19 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from penstock import Flow
+from penstock import Batch, Eager, Flow, Lazy, Stream
+from penstock.api import functions as F
+from penstock.api.regimes import Regime
 from penstock.connectors.file_format import FileFormat
 from penstock.errors import PenstockError, SettingsError
-from penstock.testing.local import LocalQuery, run_local
+from penstock.library.graphs import connected_components
+from penstock.testing.local import LocalQuery, run_local, start_local
+
+WAIT_S = 60.0
 
 SCHEMA = "id BIGINT, name STRING"
 LINES = ['{"id": 1, "name": "a"}', '{"id": 2, "name": ', '{"id": 3, "name": "c"}']
@@ -56,11 +63,135 @@ def test_a_file_that_was_published_may_be_deleted(tmp_path: Path) -> None:
     assert len(list((tmp_path / "out").glob("epoch=*"))) >= 2
 
 
+def published(folder: Path) -> list[dict[str, Any]]:
+    files = sorted(folder.glob("epoch=*/*.parquet"))
+    return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+
+
+def greatest(folder: Path) -> dict[int, int]:
+    """The last count of each id: it only ever goes up."""
+    found: dict[int, int] = {}
+    for row in published(folder):
+        found[row["id"]] = max(found.get(row["id"], 0), row["n"])
+    return found
+
+
+def counted(flow: Flow, folder: Path, shards: int) -> Stream:
+    stream = flow.files(str(folder / "in"), schema=SCHEMA, format="json", shards=shards, name="in")  # type: ignore[arg-type]
+    return stream.groupBy("id").agg(F.count("*").alias("n"))
+
+
+@pytest.mark.parametrize("regime", [None, Lazy(every=10), Batch(), Eager()], ids=str)
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_file_may_be_deleted_when_a_run_has_saved_the_state_made_of_it(
+    tmp_path: Path, shards: int, regime: Regime | None
+) -> None:
+    def run() -> dict[int, int]:
+        flow = Flow("reading")
+        counts = counted(flow, tmp_path, shards)
+        counts = counts if regime is None else counts.withRegime(regime)
+        counts.parquet(str(tmp_path / "out"), name="out")
+        store = str(tmp_path / "store")
+        run_local(flow, hosts=2, checkpointLocation=store, epochInterval="20 ms")
+        return greatest(tmp_path / "out")
+
+    for round_ in range(1, 4):
+        files = [write(tmp_path / "in" / f"{round_}-{n}.json", *range(100)) for n in range(5)]
+        assert run() == dict.fromkeys(range(100), 5 * round_)
+        for file in files:
+            file.unlink()
+
+
+def test_a_file_may_be_deleted_after_a_stop(tmp_path: Path) -> None:
+    """One source has ended long before, another one has not: both are the state's."""
+    made: list[int] = []
+
+    def few(offset: int, n: int) -> pa.RecordBatch:
+        made.append(n)
+        ids = pa.array(range(offset, offset + n), pa.int64())
+        return pa.record_batch({"id": ids, "name": ["made"] * n})
+
+    def run(rows: int) -> dict[int, int]:
+        flow = Flow("reading")
+        stream = flow.files(str(tmp_path / "in"), schema=SCHEMA, format="json", name="in")  # type: ignore[arg-type]
+        more = flow.generate(few, rows=rows, shards=1, schema=stream.schema, name="more")
+        counts = stream.union(more).groupBy("id").agg(F.count("*").alias("n"))
+        counts.parquet(str(tmp_path / "out"), name="out")
+        query = start_local(
+            flow,
+            checkpointLocation=str(tmp_path / "store"),
+            checkpointInterval="1 hour",
+            epochInterval="20 ms",
+            drainTimeout="30 seconds",
+        )
+        try:
+            query.processAllAvailable(WAIT_S)
+        finally:
+            query.stop()
+        assert query.awaitTermination(WAIT_S)
+        return greatest(tmp_path / "out")
+
+    first = write(tmp_path / "in" / "a.json", *range(100))
+    assert run(10) == {n: 2 if n < 10 else 1 for n in range(100)}
+    first.unlink()
+    write(tmp_path / "in" / "b.json", *range(100))
+    assert run(20) == {n: 3 if n < 20 else 2 for n in range(100)}
+
+
+def test_a_file_may_be_deleted_when_a_loop_has_saved_its_state(tmp_path: Path) -> None:
+    def run() -> dict[int, int]:
+        flow = Flow("reading")
+        stream = flow.files(str(tmp_path / "in"), schema="a BIGINT, b BIGINT", format="json")  # type: ignore[arg-type]
+        found = connected_components(stream, name="components")
+        found.parquet(str(tmp_path / "out"), name="out")
+        run_local(flow, hosts=2, checkpointLocation=str(tmp_path / "store"))
+        least: dict[int, int] = {}
+        for row in published(tmp_path / "out"):
+            least[row["vertex"]] = min(least.get(row["vertex"], 1 << 60), row["component"])
+        return least
+
+    def edges(path: Path, *pairs: tuple[int, int]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps({"a": a, "b": b}) + "\n" for a, b in pairs))
+
+    edges(tmp_path / "in" / "a.json", *((n, n + 1) for n in range(10, 20)), (1, 2))
+    assert run() == {**dict.fromkeys(range(10, 21), 10), 1: 1, 2: 1}
+    (tmp_path / "in" / "a.json").unlink()
+    edges(tmp_path / "in" / "b.json", (2, 20))
+    assert run() == {**dict.fromkeys(range(10, 21), 1), 1: 1, 2: 1}
+
+
 def test_rows_before_a_malformed_line_stay_when_the_rest_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("\n".join(LINES))
     rows, query = rows_of(tmp_path, onCorrupt="skip")
     assert rows == [(1, "a")]
     assert counters(query)["files_skipped"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.json", '{"id": 1, "name": "a"}\n{"id": "x", "name": "b"}\n{"id": 3, "name": "c"}\n'),
+        ("a.csv", "id,name\n1,a\nx,b\n3,c\n"),
+    ],
+)
+def test_a_value_of_the_wrong_type_makes_the_rest_of_its_file_corrupt(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    rows, query = rows_of(tmp_path, onCorrupt="skip")
+    assert rows == [(1, "a")]
+    assert counters(query)["files_skipped"] == 1
+    with pytest.raises(PenstockError, match=r"column 'id' .*onCorrupt='skip'"):
+        rows_of(tmp_path)
+
+
+def test_a_file_without_a_wanted_column_is_refused_though_corrupt_ones_are_skipped(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    with pytest.raises(PenstockError, match="column 'name' is missing"):
+        rows_of(tmp_path, onCorrupt="skip")
 
 
 def test_json_modes_are_those_of_spark(tmp_path: Path) -> None:
@@ -174,6 +305,25 @@ def test_a_name_that_is_not_utf8_is_read(tmp_path: Path) -> None:
     write(tmp_path / "in" / "a.json", 1)
     os.rename(tmp_path / "in" / "a.json", os.fsencode(tmp_path / "in") + b"/\xff\xfe.json")
     assert rows_of(tmp_path / "in")[0] == [(1, "x")]
+
+
+def test_a_name_that_is_not_utf8_is_known_to_the_next_start(tmp_path: Path) -> None:
+    def run(*ids: int) -> list[int]:
+        write(tmp_path / "new.json", *ids)
+        name = b"/\xff-%d.json" % ids[0]
+        (tmp_path / "in").mkdir(exist_ok=True)
+        os.rename(tmp_path / "new.json", os.fsencode(tmp_path / "in") + name)
+        flow = Flow("reading")
+        stream = flow.files(str(tmp_path / "in"), schema=SCHEMA, format="json", name="in")  # type: ignore[arg-type]
+        stream.parquet(str(tmp_path / "out"), name="out")
+        query = run_local(flow, hosts=1, checkpointLocation=str(tmp_path / "store"))
+        assert counters(query)["files_read"] == 1
+        return sorted(row["id"] for row in published(tmp_path / "out"))
+
+    assert run(1, 2) == [1, 2]
+    assert run(3) == [1, 2, 3]
+    os.unlink(os.fsencode(tmp_path / "in") + b"/\xff-1.json")
+    assert run(4) == [1, 2, 3, 4]
 
 
 def test_a_file_that_is_replaced_is_counted_and_not_read_again(

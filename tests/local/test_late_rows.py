@@ -1,5 +1,6 @@
 """Which rows are late, and where they go: through restarts, with idle streams and ended ones."""
 
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from penstock import Flow, Stream
 from penstock.api import functions as F
+from penstock.connectors.file_format import FileFormat
 from penstock.errors import SettingsError
 from penstock.testing.local import LocalQuery, run_local, start_local
 
@@ -117,6 +119,80 @@ def test_a_shard_that_restarts_left_behind_is_not_idle(
     assert run().awaitTermination(WAIT_S)
     assert read(tmp_path / "late") == []
     assert [row["count"] for row in read(tmp_path / "windows")] == [200] * (ROWS // 100)
+
+
+def counted_beside(flow: Flow, slow: Stream, folder: Path) -> None:
+    """Windows over a slow stream and a fast one whose event times are far ahead of it."""
+    fast = flow.generate(Made(), rate=2000, shards=1, schema=SCHEMA, name="fast")
+    marked = [stream.withWatermark("t", "10 seconds") for stream in (slow, fast)]
+    counted = marked[0].union(marked[1]).groupBy(F.window("t", "100 seconds")).count()
+    counted.parquet(str(folder / "windows"), name="windows")
+    counted.late().parquet(str(folder / "late"), name="late_out")
+
+
+def test_a_file_that_is_tried_again_does_not_make_its_shard_idle(
+    tmp_path: Path, queries: list[LocalQuery], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, failures, read_at = FileFormat.batches, [], []
+
+    def fails(self: FileFormat, *arguments: Any) -> Any:
+        if len(failures) < 4:
+            failures.append(True)
+            raise OSError(errno.EIO, "I/O error")
+        read_at.append(time.monotonic())
+        return plain(self, *arguments)
+
+    monkeypatch.setattr(FileFormat, "batches", fails)  # 1.5 s, or 75 epochs
+    rows = pa.table({"t": seconds(*range(500))})
+    (tmp_path / "in").mkdir()
+    lines = (f'{{"t": "{t:%Y-%m-%dT%H:%M:%S}"}}\n' for t in rows["t"].to_pylist())
+    (tmp_path / "in" / "a.json").write_text("".join(lines))
+    flow = Flow("retried")
+    slow = flow.files(str(tmp_path / "in"), format="json", schema=SCHEMA, shards=1, name="slow")
+    counted_beside(flow, slow, tmp_path)
+    query = start_local(
+        flow,
+        epochInterval="20 ms",
+        drainTimeout="20 seconds",
+        checkpointLocation=str(tmp_path / "store"),
+    )
+    queries.append(query)
+    wait_for(lambda: bool(read_at) and time.monotonic() > read_at[0] + 0.3, "the file's rows")
+    stopped(query)
+    assert read(tmp_path / "late") == []
+
+
+def test_a_generator_between_two_rows_is_not_idle(
+    tmp_path: Path, queries: list[LocalQuery]
+) -> None:
+    slow = Made()
+
+    def run() -> LocalQuery:
+        flow = Flow("slow")
+        made = flow.generate(slow, rate=2, shards=1, schema=SCHEMA, name="slow")
+        counted_beside(flow, made, tmp_path)
+        query = start_local(
+            flow,
+            epochInterval="5 ms",
+            drainTimeout="20 seconds",
+            checkpointLocation=str(tmp_path / "store"),
+        )
+        queries.append(query)
+        return query
+
+    for rows in (3, 5):  # a restart decides the same
+        query = run()
+        wait_for(lambda rows=rows: slow.rows >= rows, "rows of the slow one")  # type: ignore[misc]
+        stopped(query)
+    assert read(tmp_path / "late") == []
+
+
+def test_a_shard_that_has_looked_and_found_nothing_is_idle(queries: list[LocalQuery]) -> None:
+    flow = Flow()
+    empty = flow.memory(SCHEMA, name="empty")
+    windows, _ = union_of(empty, flow.generate(Made(), rate=2000, shards=1, schema=SCHEMA))
+    queries.append(start_local(flow, epochInterval="10 ms"))
+    wait_for(lambda: bool(windows.toPylist()), "windows that do not wait")
 
 
 def union_of(*streams: Stream) -> tuple[Any, Any]:

@@ -15,6 +15,7 @@ from penstock.errors import FunctionError, GraphError, SettingsError
 from penstock.testing.local import run_local, start_local
 
 NUMBERS = pa.schema({"n": pa.int64()})
+TIMED = pa.schema({"n": pa.int64(), "t": pa.timestamp("us")})
 HALF = "cast(floor(n / 2) as bigint)"
 
 
@@ -407,6 +408,25 @@ def test_streams_of_different_loops_do_not_mix() -> None:
     inside = flow.loop().enter(outside)
     with pytest.raises(GraphError, match="same loop"):
         inside.union(outside)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda s: s.groupBy(F.window("t", "1 second")).count(),
+        lambda s: s.groupBy(F.session_window("t", "1 second"), "n").count(),
+        lambda s: s.join(s.select("n", "t AS u"), "n", within="1 second", time=("t", "u")),
+        lambda s: s.dropDuplicates(["n"], within="1 second"),
+    ],
+    ids=["window", "session", "join", "dropDuplicates"],
+)
+def test_what_needs_a_watermark_is_refused_inside_a_loop(build: Callable[[Stream], Stream]) -> None:
+    flow = Flow()
+    marked = flow.memory(TIMED).withWatermark("t", 0)
+    build(marked)
+    inside = flow.loop().enter(marked)
+    with pytest.raises(GraphError, match="before or after a loop, not inside one"):
+        build(inside)
 
 
 def test_epochs_are_closed_by_hand_only_where_that_was_asked_for() -> None:

@@ -12,6 +12,7 @@ import pytest
 from penstock import Flow
 from penstock.connectors.as_of import AsOf, TableLookup
 from penstock.connectors.table import PublishedTable, TableWrite
+from penstock.connectors.table_pins import TablePin
 from penstock.errors import SchemaError, SettingsError, SourceError
 from penstock.testing.harness import Harness
 from penstock.testing.held_input import hold_input
@@ -70,6 +71,23 @@ def test_old_versions_go_and_a_reader_is_told(table: PublishedTable) -> None:
         table.read(1)
     with pytest.raises(SettingsError, match="keep at least 2"):
         TableWrite(table, keep=1)
+
+
+@pytest.mark.parametrize("content", [b"", b'{"version": ', b"[]", b'{"version": null}'], ids=str)
+def test_a_pin_that_cannot_be_read_holds_all_versions(
+    table: PublishedTable, content: bytes
+) -> None:
+    pin = table.folder / "readers" / "shop.noted.0.json"
+    pin.parent.mkdir(parents=True)
+    pin.write_bytes(content)
+    published(table, *range(6), keep=3)
+    assert table.versions() == [0, 1, 2, 3, 4, 5]
+    TablePin(table.folder, "shop.noted.0").open(5)  # a new incarnation may need them as well
+    published(table, 6, keep=3)
+    assert table.versions()[0] == 0
+    pin.write_bytes(b'{"version": 4}')
+    published(table, 7, keep=3)
+    assert table.versions() == [4, 5, 6, 7]
 
 
 def test_only_the_newest_window_of_an_epoch_counts(table: PublishedTable) -> None:

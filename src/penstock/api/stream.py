@@ -250,7 +250,7 @@ class Stream:
         """Take ``eventTime`` as event time; rows may come up to ``delayThreshold`` late.
 
         Windows wait for every shard, but no longer for one that has ended ``idleEpochs`` epochs in
-        a row without rows; its next rows may then be late.
+        a row without rows, read or unread; its next rows may then be late.
         """
         if idleEpochs < 1:
             raise SettingsError(f"withWatermark: idleEpochs must be at least 1, got {idleEpochs}")

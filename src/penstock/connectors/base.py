@@ -85,6 +85,13 @@ class Reader(ABC):
         """Whether no row will ever come again."""
         return False
 
+    def pending(self) -> bool:
+        """Whether it knows of rows that it has not given yet; asked at the end of an epoch.
+
+        An epoch that ends without rows meanwhile does not make the shard idle.
+        """
+        return False
+
     def epoch_ended(self) -> bool | None:
         """Whether the epoch ends where ``read`` has come to; asked after each read.
 

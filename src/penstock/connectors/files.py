@@ -28,7 +28,7 @@ from penstock.connectors.base import Position, Reader, Source, SourceContext
 from penstock.connectors.file_formats import FORMATS, FileFormat, format_of
 from penstock.connectors.file_listing import FileEntry, Listing, shown
 from penstock.durations import duration_us
-from penstock.errors import SchemaError, SettingsError, SourceError
+from penstock.errors import CorruptFileError, SchemaError, SettingsError, SourceError
 from penstock.paths import local_path
 
 __all__ = ["Files"]
@@ -158,6 +158,8 @@ class FilesReader(Reader):
         self._available_now = context.available_now
         self._found = self._look_now() if context.available_now else None
         self._live = False
+        self._nothing_new = False
+        """Whether the last look for files has worked and found none."""
         self._next_poll_us = 0
         position = context.position or {"file": 0, "row": 0}
         self._file: int = position["file"]
@@ -215,6 +217,9 @@ class FilesReader(Reader):
     def exhausted(self) -> bool:
         return self._available_now and self._live and self._file >= len(self._files)
 
+    def pending(self) -> bool:
+        return self._file < len(self._files) or not self._nothing_new
+
     def wait_s(self, now_us: int) -> float:
         next_us = self._retry_us or self._next_poll_us
         return min(1.0, max(0.001, (next_us - now_us) / 1e6))
@@ -242,11 +247,13 @@ class FilesReader(Reader):
             return False
         try:
             self._batch = self._next_block()
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, CorruptFileError) as error:
             self._leave()
             if isinstance(error, OSError) and not self._seems_corrupt(error):
                 return self._try_again(error, now_us, waits)
             if self._source.on_corrupt == "fail" or end is not None:
+                if isinstance(error, CorruptFileError):
+                    raise
                 raise _corrupt(self._path, self._source.format.name, error) from error
             _log.warning("files: skipped the rest of %s: %s", shown(self._path), error)
             self._skips[self._file] = self._row
@@ -366,8 +373,10 @@ class FilesReader(Reader):
         except OSError as error:
             self._not_listed(error)
             found = []
+            self._nothing_new = False
         else:
             self._failures = 0
+            self._nothing_new = not found
         # A directory that takes long to list is listed less often.
         cost_us = int((time.perf_counter() - began) * 1e6)
         self._next_poll_us = now_us + max(self._source.poll_us, 10 * cost_us)

@@ -191,6 +191,9 @@ class GenerateReader(Reader):
     def exhausted(self) -> bool:
         return self._made >= self._total
 
+    def pending(self) -> bool:
+        return not self.exhausted()
+
     def wait_s(self, now_us: int) -> float:
         if self._per_us is None or self._origin_us is None:
             return 0.0

@@ -271,6 +271,10 @@ class MemoryReader(Reader):
                 return True
             return source._closed and self._next >= source._end
 
+    def pending(self) -> bool:
+        # Where the user ends epochs, an empty one is meant to be empty.
+        return not self._source.manual_epochs and self._next < self._source.end
+
     def wait_s(self, now_us: int) -> float:
         return 0.002 if self._source.on_push is None else 0.1
 

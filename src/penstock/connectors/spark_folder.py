@@ -61,6 +61,10 @@ class StageFolder:
         found = {int(m[1]): name for name in _names(self.input) if (m := _EPOCH.match(name))}
         return {epoch: self.input / found[epoch] for epoch in sorted(found)}
 
+    def has_after(self, epoch: int) -> bool:
+        """Whether there are rows of later epochs."""
+        return max(self.epochs(), default=-1) > epoch
+
     def waiting_bytes(self) -> int:
         """The size of the epochs that no result covers."""
         done = self.done()

@@ -213,6 +213,9 @@ class ResultsReader(Reader):
         last = self._folder.ended()
         return last is not None and self._after >= last
 
+    def pending(self) -> bool:
+        return self._folder.has_after(self._after)  # with or without a result so far
+
     def wait_s(self, now_us: int) -> float:
         return POLL_S
 

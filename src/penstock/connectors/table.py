@@ -15,6 +15,7 @@ a lookup may need (:mod:`.table_pins`), in this flow or in another one.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -29,11 +30,11 @@ from penstock.api.vertex import Time, Vertex
 from penstock.connectors.base import Kept, Sink
 from penstock.connectors.ownership import FolderClaim, Owner, taken
 from penstock.connectors.table_pins import pinned
-from penstock.errors import SettingsError, SinkError, SourceError
+from penstock.errors import NotWrittenError, SettingsError, SinkError, SourceError
 from penstock.operators.base import Exchange, Single
 from penstock.operators.columns import require_column
 from penstock.paths import local_path
-from penstock.storage import sync_directory
+from penstock.storage.syncs import sync_directory, sync_written
 
 __all__ = ["PublishedTable", "TableWrite"]
 
@@ -239,30 +240,37 @@ class _TableVertex(Vertex):
         batches.append(batch)
 
     def onNotify(self, time: Time) -> None:
-        rows = self._write.chosen(pa.Table.from_batches(self._open.pop(time.epoch)))
-        if self._publish(time.epoch, rows):
+        rows = self._write.chosen(pa.Table.from_batches(self._open[time.epoch]))
+        try:
+            new = self._publish(time.epoch, rows)
+        except OSError as error:
+            raise NotWrittenError(f"table {self._write.table.name!r}: {error}") from error
+        del self._open[time.epoch]
+        if new:
             self.count("versions_published", 1)
             self.count("rows_published", rows.num_rows)
 
     def _publish(self, version: int, rows: pa.Table) -> bool:
         """Make a version visible; False if it, or a newer one, already was."""
         table = self._write.table
-        there = table.versions()
+        folder, there = table.folder, table.versions()
         if there and there[-1] >= version:
+            if self._write.sync:
+                sync_directory(folder)  # it may have been renamed, and that not made durable
             return False
-        folder = table.folder
         self._write.check_owner()
         folder.mkdir(parents=True, exist_ok=True)
         written = folder / f"writing-{uuid.uuid4().hex}"
-        with pa.OSFile(str(written), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
-            writer.write_table(rows)
-        if self._write.sync:
-            descriptor = os.open(written, os.O_RDONLY)
-            try:
-                os.fdatasync(descriptor)
-            finally:
-                os.close(descriptor)
-        os.rename(written, table.file(version))
+        try:
+            with pa.OSFile(str(written), "wb") as out, pa.ipc.new_file(out, rows.schema) as writer:
+                writer.write_table(rows)
+            if self._write.sync:
+                sync_written(written)
+            os.rename(written, table.file(version))
+        except OSError:
+            with contextlib.suppress(OSError):
+                written.unlink()
+            raise
         if self._write.sync:
             sync_directory(folder)
         self._drop(there[: -(self._write.keep - 1)])

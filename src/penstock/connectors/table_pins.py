@@ -5,7 +5,8 @@
 A node that notes versions with its rows pins the oldest one that rows of its open history have.
 History ends at the flow's low epoch: no recovery goes back behind it, so neither logs nor
 checkpoints nor notes of earlier epochs are used again.  The pin is there before the first version
-is noted and moves only forward; so the writer deletes only what no reader will ask for.
+is noted and moves only forward; so the writer deletes only what no reader will ask for.  A pin that
+cannot be read holds everything.
 
 A new incarnation of a node keeps the pin that it finds until the low epoch has passed everything
 that the one before may have noted.
@@ -25,6 +26,7 @@ __all__ = ["TEMPORARY", "TablePin", "drop_pins", "pinned"]
 
 TEMPORARY = "run-"
 """How the names of readers begin whose flow has no store: nothing of them outlives the run."""
+_ALL = -1
 STALE_S = 86_400.0
 """How long such a reader may be silent before it is taken for dead."""
 
@@ -43,7 +45,7 @@ class TablePin:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._version = _version(self._path)
         if self._version is None:
-            self._write(-1 if newest is None else newest, sync=True)
+            self._write(_ALL if newest is None else newest, sync=True)
 
     def noted(self, epoch: int, version: int | None) -> None:
         """Rows of an epoch see a version."""
@@ -61,7 +63,7 @@ class TablePin:
             del self._noted[epoch]
         if low < self._held_until:
             return
-        needed = min(self._noted.values(), default=-1 if newest is None else newest)
+        needed = min(self._noted.values(), default=_ALL if newest is None else newest)
         if self._version is None or needed > self._version:
             with contextlib.suppress(OSError):  # then the next time
                 self._write(needed)
@@ -89,10 +91,13 @@ def drop_pins(folder: Path, flow: str, kept: Collection[str] = ()) -> None:
 
 
 def _version(path: Path) -> int | None:
+    """The version that a pin holds, with all later ones; None: there is no such pin."""
     try:
         return int(json.loads(path.read_bytes())["version"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except FileNotFoundError:
         return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return _ALL
 
 
 def _is_stale(path: Path) -> bool:

@@ -23,7 +23,7 @@ from penstock.connectors.file_format import (
     plain,
 )
 from penstock.connectors.text_lines import LineParser, RecordMode, whole_lines
-from penstock.errors import SettingsError, SourceError
+from penstock.errors import CorruptFileError, SettingsError, SourceError
 
 __all__ = ["COMPRESSED", "Csv", "JsonLines"]
 
@@ -172,9 +172,9 @@ class Csv(FileFormat):
         index = int(column[1])
         name = names[index] if index < len(names) else f"#{index}"
         wanted = schema.field(name).type if name in schema.names else "its type"
-        return SourceError(
+        return CorruptFileError(
             f"{path}: column {name!r} has a value that is not {wanted}: {error}; mend the file, "
-            "or give schema=... with a type that fits",
+            "give schema=... with a type that fits, or start with onCorrupt='skip'",
             path=path,
             column=name,
         )
@@ -291,10 +291,15 @@ class JsonLines(FileFormat):
     def _refused(self, path: str, schema: pa.Schema, error: Exception, line: bytes) -> Exception:
         """What to raise for a record that cannot be read."""
         changed = re.search(r"Column\(/([^)/]*)[^)]*\) changed", str(error))
-        column = changed[1] if changed else None
-        if column is None and "unexpected field" in str(error):
-            fields = python_json.loads(line)
-            column = next((str(name) for name in fields if name not in schema.names), None)
+        if changed is not None:
+            return CorruptFileError(
+                f"{path}: column {changed[1]!r} does not fit [{described(schema)}]: {error}; mend "
+                "the file, give schema=... with a type that fits, or start with onCorrupt='skip'",
+                path=path,
+                column=changed[1],
+            )
+        fields = python_json.loads(line) if "unexpected field" in str(error) else ()
+        column = next((str(name) for name in fields if name not in schema.names), None)
         if column is None:
             return error
         return SourceError(

@@ -5,8 +5,9 @@ a function of the epochs' contents, never of the order in which batches arrived 
 epochs, so that a replay decides the same rows to be late.
 
 A shard is idle once it has *ended* ``idle`` epochs in a row without rows.  Epochs that it never
-ended do not count: it was slow, or not running, and may have unread rows.  What it
-has ended is durable, so a restart neither makes a shard idle nor wakes it.
+ended do not count: it was slow, or not running, and may have unread rows.  Nor do those that ended
+while the shard's reader knew of unread rows; these wake a shard that is idle.  What it has ended,
+and what its reader knew then, is durable: a restart neither makes a shard idle nor wakes it.
 """
 
 from __future__ import annotations
@@ -88,19 +89,21 @@ class WatermarkVertex(Vertex):
         """The largest event time received so far, less the delay; None before the first row."""
         return None if self._seen_us is None else self._seen_us - self._delay_us
 
-    def after(self, epoch: int) -> int | None:
+    def after(self, epoch: int, unread: bool = False) -> int | None:
         """The watermark once ``epoch`` is complete; asked for in ascending order of epochs.
 
         What lies at or before ``epoch`` is folded into one number and forgotten.  A shard that has
-        ended many epochs without rows says that it is idle, so that no watermark waits for it.
+        ended many epochs without rows says that it is idle, so that no watermark waits for it,
+        unless its reader had ``unread`` rows.
         Asking again changes nothing, and neither does the end of the stream.
         """
         done = [other for other in self._open if other <= epoch]
         for other in done:
             self._complete_us = _later(self._complete_us, self._open.pop(other))
-        if done:
+        fresh = self._ended < epoch < EPOCH_END
+        if done or (fresh and unread and self._quiet >= self._idle_epochs):
             self._quiet = 0
-        elif self._ended < epoch < EPOCH_END:
+        elif fresh and not unread:
             self._quiet += 1
         self._ended = max(self._ended, epoch)
         if self._quiet >= self._idle_epochs:

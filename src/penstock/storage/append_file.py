@@ -182,7 +182,15 @@ class LocalAppendFile:
         self.size_bytes = whole
 
     def _mend(self, descriptor: int) -> None:
-        """Write again what came after the last successful sync, but for what failed."""
+        """Write again what came after the last successful sync, but for what failed.
+
+        That is done in this file, not in a new one.  A kernel that fails a sync takes the pages for
+        clean, but cutting the file and writing makes every page behind ``_durable`` dirty anew, the
+        one with the border included, so that the next sync does write them; those before it were
+        not touched.  A new file would need a fence of its own: that this one is still the file that
+        was claimed is known by its number.  Where the place on the disk is bad the sync fails
+        again, and nothing is taken for durable.
+        """
         content = self.path.read_bytes()
         rest, wanted = content[self._durable :], self._tail + (self._failed or b"")
         if (

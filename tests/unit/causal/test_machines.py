@@ -109,6 +109,36 @@ def test_a_step_is_handled_when_it_is_whole() -> None:
     assert [type(effect) for effect in effects] == [Deliver, Deliver, EndStep]
 
 
+def test_before_its_end_a_node_with_state_saves_what_a_later_run_can_go_on_with() -> None:
+    machine = node(stateful=True)
+    for sender in (1, 2):
+        handle(machine, message(1, sender))
+    handle(machine, message(2, 1, MARK))
+    handle(machine, message(3, 1, MARK, EPOCH_END))  # one has ended: that is not in it
+    (complete,) = machine.received(message(2, 2, MARK))
+    assert complete == Complete(0, None, 0)
+    machine.completed(0, {9: None}, 0)
+    effects = machine.received(message(3, 2, MARK, EPOCH_END))
+    assert [type(effect) for effect in effects] == [TakeCheckpoint, Complete]
+    taken = effects[0]
+    assert isinstance(taken, TakeCheckpoint)
+    assert taken.last
+    report = taken.checkpoint.report
+    assert (report.completed, report.newest, report.rows) == (0, 0, 0)
+    assert [diff[0].epoch for diff in report.diffs] == [0, 0, 0, 0]
+    assert all(position.epoch == 0 for position in report.clock.values())
+
+
+@pytest.mark.parametrize("options", [{}, {"stateful": True, "resumable": False}], ids=str)
+def test_a_node_that_no_later_run_goes_on_with_ends_without_a_checkpoint(
+    options: dict[str, bool],
+) -> None:
+    machine = node(**options)
+    for sender in (1, 2):
+        effects = machine.received(message(1, sender, MARK, EPOCH_END))
+    assert effects == [Complete(EPOCH_END, None, 0)]
+
+
 def test_diffs_do_not_grow_with_the_number_of_shards() -> None:
     for shards in (2, 8, 32):
         children = tuple(range(100, 100 + shards))

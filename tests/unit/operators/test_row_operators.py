@@ -263,6 +263,14 @@ def test_epochs_that_a_shard_never_ended_do_not_make_it_idle() -> None:
     assert vertex.after(2000) == WATERMARK_IDLE
 
 
+def test_unread_rows_keep_a_shard_from_being_idle_and_wake_one_that_is() -> None:
+    vertex = idle_after(2)
+    assert [vertex.after(epoch, unread=True) for epoch in (1, 2, 3)] == [500, 500, 500]
+    assert [vertex.after(epoch) for epoch in (4, 5)] == [500, WATERMARK_IDLE]
+    assert vertex.after(5, unread=True) == WATERMARK_IDLE
+    assert vertex.after(6, unread=True) == 500
+
+
 def test_neither_a_restated_epoch_nor_the_end_of_a_stream_makes_a_shard_idle() -> None:
     vertex = idle_after(2)
     assert vertex.after(1) == 500

@@ -493,16 +493,16 @@ class CausalMachine:
             return whole_epochs(self.report(), log, self.senders.ids)
         return in_the_midst(self.report(), log)
 
-    def _checkpoint_if_due(self) -> list[CausalEffect]:
+    def _checkpoint_if_due(self, last: bool = False) -> list[CausalEffect]:
         if not self.checkpoints.due or self._step is not None or self._replay is not None:
             return []
         self.checkpoints.taken(self.standing.completed)
-        return [TakeCheckpoint(self.checkpoint())]
+        return [TakeCheckpoint(self.checkpoint(), last)]
 
     def _checkpoint_before(self, epoch: int) -> list[CausalEffect]:
-        """The last chance for a checkpoint at the end of a multiple that no epoch here ends at."""
+        """The last chance for one, at a multiple that no epoch here ends at or before the end."""
         if self._replay is None and self.checkpoints.is_last_chance(epoch, self.standing.completed):
-            return self._checkpoint_if_due()
+            return self._checkpoint_if_due(epoch >= EPOCH_END)
         return []
 
     def _flushed_if_so(self) -> list[CausalEffect]:

@@ -41,6 +41,8 @@ class TakeCheckpoint(NamedTuple):
     """Copy the vertices' state now and store it with this, in the background."""
 
     checkpoint: Checkpoint
+    last: bool = False
+    """Whether the node ends next: this cannot be put off, and is stored before it has finished."""
 
 
 class Flushed(NamedTuple):

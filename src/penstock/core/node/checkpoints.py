@@ -1,7 +1,12 @@
 """When a node takes a checkpoint, and what is in it.
 
 A checkpoint is taken between two steps: when it is asked for, at the multiples of a number of
-epochs, or when everything up to the epoch of a hold was handled.
+epochs, when everything up to the epoch of a hold was handled, or before the node ends.
+
+A run that starts later goes on after the last epochs, not after the ends of their streams.  So a
+checkpoint says nothing of such an end, whichever senders have come to theirs already; marks beyond
+the completed epoch are asked for again in any case.  Only a node that has completed the end itself,
+or whose state may have rows of it, has no checkpoint that a later run can use.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from penstock.core.causal.reports import Report
 from penstock.core.causal.times import ZERO
 from penstock.core.node.causal_effects import Checkpoint, Flushed
 from penstock.core.node.options import NodeOptions
+from penstock.core.progress.marks import EPOCH_END
 
 __all__ = ["Checkpoints", "in_the_midst", "whole_epochs"]
 
@@ -24,6 +30,7 @@ class Checkpoints:
 
     def __init__(self, options: NodeOptions, completed: int) -> None:
         self._stateful = options.stateful
+        self._saves_end = options.resumable and (options.stateful or bool(options.inside))
         self.due = False
         """Set it, and a checkpoint is taken between the present step and the next."""
         self.every = options.checkpoint_every
@@ -43,12 +50,13 @@ class Checkpoints:
             self.due = True
 
     def is_last_chance(self, epoch: int, completed: int) -> bool:
-        """Whether the node goes on to an epoch past a multiple that no epoch here ends at."""
+        """Whether the node ends, or goes on to an epoch past a multiple that no epoch ends at."""
         every = self.every
-        if every is None or epoch // every <= (completed + 1) // every:
-            return False
-        self.due = self.due or self._taken_at < completed
-        return True
+        passes = every is not None and epoch // every > (completed + 1) // every
+        ends = self._saves_end and epoch >= EPOCH_END
+        if passes or ends:  # before the end in any case: one that was taken may have been put off
+            self.due = self.due or ends or self._taken_at < completed
+        return passes or ends
 
     def is_flushed(self, epoch: int, completed: int) -> bool:
         """Whether everything up to the epoch of a hold was handled, and that was not said yet."""
@@ -70,7 +78,8 @@ def whole_epochs(
     epoch = report.completed
     clock = {sender: Position(ZERO, epoch) for sender in senders}
     diffs = tuple(diff for diff in report.diffs if diff[0].epoch <= epoch)
-    return Checkpoint(replace(report, clock=clock, diffs=diffs), log)
+    rows = epoch if report.rows >= EPOCH_END else report.rows
+    return Checkpoint(_without_end(replace(report, clock=clock, diffs=diffs, rows=rows)), log)
 
 
 def in_the_midst(report: Report, log: Mapping[int, tuple[Bundle, ...]]) -> Checkpoint:
@@ -80,4 +89,13 @@ def in_the_midst(report: Report, log: Mapping[int, tuple[Bundle, ...]]) -> Check
     """
     epoch = report.completed
     clock = {sender: Position(known.stamp, epoch) for sender, known in report.clock.items()}
-    return Checkpoint(replace(report, clock=clock), log)
+    return Checkpoint(_without_end(replace(report, clock=clock)), log)
+
+
+def _without_end(report: Report) -> Report:
+    """What a checkpoint knows, without the ends of senders' streams."""
+    if report.newest < EPOCH_END or max(report.completed, report.rows) >= EPOCH_END:
+        return report
+    diffs = tuple(d for d in report.diffs if all(link.epoch < EPOCH_END for link in d))
+    known = (link.epoch for diff in diffs for link in diff)
+    return replace(report, diffs=diffs, newest=max([report.completed, report.rows, *known]))

@@ -32,6 +32,7 @@ __all__ = [
     "EPOCH_END",
     "WATERMARK_END",
     "WATERMARK_IDLE",
+    "WATERMARK_UNREAD",
     "Completion",
     "MarkAligner",
     "least_watermark",
@@ -43,6 +44,10 @@ WATERMARK_IDLE = -(1 << 62)
 """The watermark (µs) of a sender that has seen no rows for a while: others do not wait for it."""
 WATERMARK_END = (1 << 63) - 1
 """The watermark (µs) after the last row of a stream that has been used up."""
+WATERMARK_UNREAD = 1 - (1 << 62)
+"""A source ended an epoch without rows and knows of unread ones: said instead of no watermark.
+
+It is recorded with the cut and stays in the source's node: no mark carries it."""
 
 S = TypeVar("S", bound=Hashable)
 

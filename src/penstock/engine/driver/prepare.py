@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from penstock.api.flow import Flow
 from penstock.connectors.base import Sink
+from penstock.core.progress.marks import EPOCH_END
 from penstock.engine.driver.frames import settle_frames
 from penstock.engine.driver.recovery_place import check_kept, check_state
 from penstock.engine.driver.shipping import driver_sinks
@@ -41,8 +42,6 @@ def prepare_run(
     Gives the store, the last epoch that every sink has, the first free epoch, and the flow's id.
     """
     flow.guarantees(settings.guarantee)
-    for line in not_replicated_lines(plan.not_replicated):
-        log.warning("%s", line)
     store = store or open_store(settings)
     try:
         if settings.progress != "tracked":
@@ -62,7 +61,7 @@ def prepare_run(
         raise
     try:
         resume, base = _go_on(plan, settings, store)
-        notes = notes_of(plan, store is not None)
+        notes = not_replicated_lines(plan.not_replicated) + notes_of(plan, store is not None)
         if notes:
             log.warning("flow %r: %s", flow.name, "; ".join(notes))
     except BaseException:
@@ -142,12 +141,17 @@ def _resume_point(plan: PhysicalPlan, store: FlowStore | None, forgets: bool) ->
         known = [e for e in (sink.committed(), store.commits(name).last()) if e is not None]
         reached.append(max(known, default=-1))
     resume = min(reached)
-    for chain in plan.chains:
-        if chain.is_source:
-            for shard in range(chain.shards):
-                boundaries = store.boundaries(chain.stages[0].name, shard)
-                taken = boundaries.take_over(resume if forgets else None, reached=max(reached))
-                recorded += [record["epoch"] for record in taken]
+    logs = [
+        store.boundaries(chain.stages[0].name, shard)
+        for chain in plan.chains
+        if chain.is_source
+        for shard in range(chain.shards)
+    ]
+    # The state of a stage may be as new as the last epoch of any source, published or not.
+    reached += [e for one in logs for record in one.read() if (e := record["epoch"]) < EPOCH_END]
+    for one in logs:
+        taken = one.take_over(resume if forgets else None, reached=max(reached))
+        recorded += [record["epoch"] for record in taken]
     return resume, max(*recorded, *reached) + 1
 
 

@@ -419,6 +419,7 @@ class CausalAgent:
             logged=node not in facts.logless,
             traced=node not in facts.untraced,
             budget_bytes=self.rules.log_bytes,
+            resumable=self.run.store is not None,
             hold_after=hold_after,
         )
         if counted is not None:

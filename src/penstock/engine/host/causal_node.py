@@ -132,9 +132,14 @@ class CausalRunner(NodeRunner):
     _cut_us: int = 0
     _opening_s: float = 0.0
     _taken_at: float = 0.0
+    _taken_epoch: int = -1
+    """Of the newest checkpoint that is written, or being written."""
     _determinants: list[Diff] = field(default_factory=list)
     _checkpoint_at: float = field(default_factory=time.monotonic)
-    _writing: bool = False
+    _writing: int = 0
+    """Checkpoints that are being written."""
+    _finishing: bool = False
+    """Whether it has come to its end, and that was not told."""
     _again: bool = False
     """Whether a checkpoint was wanted while another was being written."""
     _flushed: Flushed | None = None
@@ -381,7 +386,7 @@ class CausalRunner(NodeRunner):
         """
         if self._checkpoint_asked(epoch):
             return True
-        if self.machine.newest >= EPOCH_END or self._writing:
+        if epoch >= EPOCH_END or self._writing:
             return False
         if self.checkpoint_epochs is not None:
             self.machine.checkpoints.every = self.checkpoint_epochs
@@ -404,8 +409,7 @@ class CausalRunner(NodeRunner):
             self.perform(self.machine.take_checkpoint())
 
     def _checkpoint_asked(self, epoch: int) -> bool:
-        ended = self.machine.newest >= EPOCH_END
-        return self.asked is not None and epoch >= self.asked[0] and not ended
+        return self.asked is not None and self.asked[0] <= epoch < EPOCH_END
 
     def _answer(self, asked: int) -> None:
         """What was asked for is durable."""
@@ -415,12 +419,15 @@ class CausalRunner(NodeRunner):
         if self.store is None:
             return
         if effect.checkpoint.report.newest >= EPOCH_END:
-            # A state that knows of an end of its input is of no use to the next run.
+            # A state that has an end of its input in it is of no use to the next run.
             self.perform(self.machine.checkpoint_stored(effect.checkpoint.report.completed))
             return
-        if self._writing:
+        if self._writing and not effect.last:
             self._again = True
             return
+        if effect.last and self._taken_epoch == effect.checkpoint.report.completed:
+            return
+        self._taken_epoch = effect.checkpoint.report.completed
         answers = self._checkpoint_asked(effect.checkpoint.report.completed)
         asked = self.asked[1] if answers and self.asked is not None else None
         if answers:
@@ -428,7 +435,7 @@ class CausalRunner(NodeRunner):
         self._taken_at = time.monotonic()
         began = time.thread_time()
         state = self.chain.snapshot()
-        self._writing = True
+        self._writing += 1
         key = self.key = self.key + 1
         took = time.thread_time() - began
         self.work.snapshot_ns += int(took * 1e9)
@@ -454,7 +461,7 @@ class CausalRunner(NodeRunner):
         """A checkpoint is durable: bytes written, of these what was sent, and of all its state."""
         size, logged, state = sizes
         epoch = report.completed
-        self._writing = False
+        self._writing -= 1
         self.work.saved(size, took_s)
         now = time.monotonic()
         wait_s = (now - self._taken_at) / CHECKPOINT_SHARE
@@ -478,6 +485,7 @@ class CausalRunner(NodeRunner):
             )
         )
         self._stored(epoch)
+        self._tell_finished()
 
     def _stored(self, epoch: int) -> None:
         """What waited for a checkpoint may go on."""
@@ -498,8 +506,20 @@ class CausalRunner(NodeRunner):
 
     def not_saved(self) -> None:
         """The checkpoint that was being written is not durable: try again later."""
-        self._writing = False
+        self._writing = max(0, self._writing - 1)
         self._checkpoint_at = time.monotonic() + self.checkpoint_s
+        self._tell_finished()
+
+    def _finish(self) -> None:
+        self.chain.close()
+        self._finishing = True
+        self._tell_finished()
+
+    def _tell_finished(self) -> None:
+        """It has finished when its last checkpoint is durable: the next run needs nothing else."""
+        if self._finishing and not self._writing:
+            self._finishing = False
+            self.host.finished(self.node)
 
     def _spill(self, effect: Spill) -> None:
         references = tuple(

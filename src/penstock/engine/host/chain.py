@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.api.vertex import EpochVertex, Place, Vertex
+from penstock.core.progress.marks import WATERMARK_UNREAD
 from penstock.core.time import Time
 from penstock.engine.host.chain_stage import StageRunner, order_of
 from penstock.engine.host.chain_state import ChainState, Pending, keeps
@@ -142,14 +143,15 @@ class ChainRunner:
     def _pass_watermark(
         self, epoch: int, watermark_us: int | None, notify: bool
     ) -> dict[int, int | None]:
-        self._stages[0].watermarks.append(epoch, watermark_us)
+        unread = watermark_us == WATERMARK_UNREAD
+        self._stages[0].watermarks.append(epoch, None if unread else watermark_us)
         for stage in self._stages[self._completed :]:
             if notify:
                 stage.notify_up_to(epoch)
                 if isinstance(stage.vertex, EpochVertex):
                     stage.guard(stage.vertex.onEpoch, epoch, stage.watermarks.last)
             if stage.watermarks_out is not stage.watermarks:
-                stage.watermarks_out.append(epoch, stage.watermark_after(epoch))
+                stage.watermarks_out.append(epoch, stage.watermark_after(epoch, unread))
             self._completed += 1
         self._completed = 0
         return {

@@ -207,11 +207,11 @@ class StageRunner:
         """Whether the watermark behind it is its own."""
         return isinstance(self.vertex, WatermarkVertex)
 
-    def watermark_after(self, epoch: int) -> int | None:
-        """What a WithWatermark stage passes on after an epoch."""
+    def watermark_after(self, epoch: int, unread: bool) -> int | None:
+        """What a WithWatermark stage passes on after an epoch; ``unread``: more rows are known."""
         if not isinstance(self.vertex, WatermarkVertex):
             raise InvariantError(f"stage {self.place.stage!r} sets no watermark")
-        after = self.vertex.after(epoch)
+        after = self.vertex.after(epoch, unread)
         return WATERMARK_END if self.watermarks.at(epoch) == WATERMARK_END else after
 
     def guard(self, function: Callable[..., None], *arguments: Any) -> None:

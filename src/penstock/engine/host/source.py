@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from penstock.connectors.base import FollowingReader, Reader
-from penstock.core.progress.marks import EPOCH_END, WATERMARK_END
+from penstock.core.progress.marks import EPOCH_END, WATERMARK_END, WATERMARK_UNREAD
 from penstock.core.time import Time
 from penstock.engine.host.chain import ChainRunner
 from penstock.engine.host.clock import EpochClock
@@ -190,13 +190,13 @@ class SourceDriver:
             self._end(now, WATERMARK_END)
             return True
         if self._stopping:
-            self._end_epoch(now)
+            self._end_epoch(now, self._unread_us())
             self._end(now, None)
             return True
         ended = self.reader.epoch_ended()
         tick = self._epoch + ended if ended is not None else self.clock.epoch(now)
         if tick > self._epoch or (tick == self._epoch and self._passed_grid()):
-            self._end_epoch(now)
+            self._end_epoch(now, self._unread_us())
             self._epoch = max(self._epoch + 1, tick)
             return True
         if batch is None:
@@ -205,6 +205,11 @@ class SourceDriver:
             self._wait_s = min(wait, until_tick)
             return False
         return True
+
+    def _unread_us(self) -> int | None:
+        """What to record of an epoch that ends now, beside its position."""
+        without_rows = self.reader.position() == self._recorded
+        return WATERMARK_UNREAD if without_rows and self.reader.pending() else None
 
     def _passed_grid(self) -> bool:
         """Whether event time has passed a point at which results are due."""

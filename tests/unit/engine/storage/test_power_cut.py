@@ -2,23 +2,33 @@
 
 The model: a file's bytes are on the disk as far as a successful sync covered them.  After a failed
 sync the kernel takes them for clean: they can be read, and no later sync writes them, unless they
-are written once more.
+are written once more.  The names in a directory are on the disk as the last sync of the directory
+found them: what was made or renamed since is gone, or where it was before.
 """
 
+import contextlib
 import os
+import shutil
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Unpack
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from penstock import Flow
+from penstock.api import functions as F
+from penstock.api.start_options import RunOptions
 from penstock.connectors.epoch_log import EpochLogReader, EpochLogWriter, last_epoch
+from penstock.connectors.staging import Staging
 from penstock.engine.store.logs import BoundaryLog, StoreLog
 from penstock.errors import PeerError, SourceError
 from penstock.storage.slots import read_slots, write_slots
-from penstock.testing.local import run_local
+from penstock.storage.syncs import make_directory, write_durably
+from penstock.testing.local import LocalQuery, run_local, start_local
 
 
 class Disk:
@@ -27,8 +37,12 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.failing = False
         """Whether the next sync of a file fails."""
+        self.failing_name = ""
+        """What the name of that file has in it."""
         self._stored: dict[tuple[int, int], bytes] = {}
         self._dropped: dict[tuple[int, int], bytes] = {}
+        self._names: dict[tuple[int, int], dict[str, tuple[int, int]]] = {}
+        """Per directory: what its names stand for."""
         self._held: list[int] = []
         for name in ("fsync", "fdatasync"):
             monkeypatch.setattr(os, name, self._sync)
@@ -46,13 +60,14 @@ class Disk:
             monkeypatch.setattr(os, name, noticed(getattr(os, name)))
 
     def _sync(self, descriptor: int) -> None:
-        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
-            return
         key = _key(descriptor)
-        if key not in self._stored:
+        if key not in self._stored and key not in self._names:
             self._held.append(os.dup(descriptor))  # so that no other file gets its number
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            self._names[key] = _names(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+            return
         content = _content(descriptor)
-        if self.failing:
+        if self.failing and self.failing_name in os.readlink(f"/proc/self/fd/{descriptor}"):
             self.failing = False
             self._dropped[key] = content
             self._stored.setdefault(key, b"")
@@ -60,19 +75,46 @@ class Disk:
         if self._dropped.get(key) != content:
             self._stored[key] = content
 
-    def cut_power(self, folder: Path) -> None:
-        for path in [path for path in folder.rglob("*") if path.is_file()]:
-            status = path.stat()
-            path.write_bytes(self._stored.get((status.st_dev, status.st_ino), b""))
+    def cut_power(self, *folders: Path) -> None:
+        """Leave of these folders what is on the disk; they themselves are."""
+        lost = Path(tempfile.mkdtemp(dir=folders[0].parent))
+        gone: dict[tuple[int, int], Path] = {}
+        waiting = list(folders)
+        for folder in waiting:  # what is not durable goes, with all that is in it …
+            durable = self._names.get(_key(folder), {})
+            for name, key in _names(folder).items():
+                if durable.get(name) != key:
+                    gone[key] = Path(shutil.move(folder / name, lost / f"{len(gone)}"))
+                elif (folder / name).is_dir():
+                    waiting.append(folder / name)
+        for folder in waiting:  # … and what was there before comes back
+            for name, key in self._names.get(_key(folder), {}).items():
+                path = folder / name
+                if key in gone and not path.exists():
+                    shutil.move(gone.pop(key), path)
+                    waiting += [path] if path.is_dir() else []
+                if key in self._stored:
+                    path.write_bytes(self._stored[key])
+                elif path.is_file():
+                    path.write_bytes(b"")
+        shutil.rmtree(lost)
 
     def close(self) -> None:
         for descriptor in self._held:
             os.close(descriptor)
 
 
-def _key(descriptor: int) -> tuple[int, int]:
-    status = os.fstat(descriptor)
+def _key(file: int | Path) -> tuple[int, int]:
+    status = os.stat(file)
     return status.st_dev, status.st_ino
+
+
+def _names(folder: Path) -> dict[str, tuple[int, int]]:
+    found = {}
+    for name in os.listdir(folder):
+        with contextlib.suppress(FileNotFoundError):  # removed in the meantime
+            found[name] = _key(folder / name)
+    return found
 
 
 def _content(descriptor: int) -> bytes:
@@ -204,6 +246,90 @@ def test_a_parquet_part_whose_sync_failed_is_written_again(disk: Disk, tmp_path:
     parts = sorted((tmp_path / "out").glob("epoch=*/*.parquet"))
     found = pa.concat_tables([pq.read_table(part, partitioning=None) for part in parts])
     assert sorted(found["n"].to_pylist()) == list(range(100))
+
+
+def test_a_name_is_durable_when_its_directory_was_synced(disk: Disk, tmp_path: Path) -> None:
+    """The model itself."""
+    folder = tmp_path / "folder"
+    make_directory(folder)
+    write_durably(folder / "kept", b"kept")
+    write_durably(folder / "moved", b"moved")
+    (folder / "moved").rename(folder / "elsewhere")
+    for name, content in (("kept", b"new"), ("new", b"new")):
+        (folder / "tmp").write_bytes(content)
+        with open(folder / "tmp", "rb") as file:
+            os.fsync(file.fileno())
+        (folder / "tmp").replace(folder / name)  # and the directory is not synced
+    disk.cut_power(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
+        "kept": b"kept",
+        "moved": b"moved",
+    }
+
+
+def test_parts_that_were_staged_and_not_published_outlive_the_machine(
+    disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[int] = []
+
+    def not_now(self: Staging, epoch: int, names: object) -> bool:
+        refused.append(epoch)
+        raise OSError(5, "Input/output error")
+
+    def start(**options: Unpack[RunOptions]) -> LocalQuery:
+        flow = Flow("cut")
+        rows = flow.generate(
+            lambda offset, n: batch(*range(offset, offset + n)), rate=2000, rows=2000, shards=2
+        )
+        few = flow.generate(lambda offset, n: batch(*range(-n, 0)), rows=10, shards=1)
+        counts = rows.union(few).groupBy("n").agg(F.count("*").alias("rows"))
+        counts.parquet(str(tmp_path / "out"), name="out")
+        return start_local(
+            flow,
+            checkpointLocation=str(tmp_path / "store"),
+            checkpointInterval="50 ms",
+            epochInterval="20 ms",
+            **options,
+        )
+
+    for folder in ("store", "out"):
+        make_directory(tmp_path / folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(Staging, "publish", not_now)
+        query = start(drainTimeout="100 ms")
+        staged = tmp_path / "out" / "_staging"
+        deadline = time.monotonic() + 30
+        while not refused or len(list(staged.glob("*/epoch=*"))) < 5:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        query.stop()
+        assert query.awaitTermination(30)
+    assert list((tmp_path / "out").glob("epoch=*")) == []
+    disk.cut_power(tmp_path / "store", tmp_path / "out")
+    query = start(availableNow=True)
+    assert query.awaitTermination(60)
+    parts = sorted((tmp_path / "out").glob("epoch=*/*.parquet"))
+    found = pa.concat_tables([pq.ParquetFile(part).read() for part in parts])
+    assert sorted(found["n"].to_pylist()) == list(range(-10, 2000))
+    assert set(found["rows"].to_pylist()) == {1}
+
+
+def test_a_version_of_a_table_whose_sync_failed_is_written_again(
+    disk: Disk, tmp_path: Path
+) -> None:
+    def failing(offset: int, n: int) -> pa.RecordBatch:
+        disk.failing, disk.failing_name = offset == 0, "writing-"
+        return batch(*range(offset, offset + n))
+
+    flow = Flow()
+    rows = flow.generate(failing, rows=100, shards=1, schema=batch().schema)
+    table = rows.toTable("numbers", path=str(tmp_path / "table"))
+    query = run_local(flow, checkpointLocation=str(tmp_path / "store"))
+    assert not disk.failing
+    assert query.exception() is None
+    disk.cut_power(tmp_path / "table")
+    assert table.read()["n"].to_pylist() == list(range(100))
+    assert len(list((tmp_path / "table").glob("writing-*"))) == 0
 
 
 def test_a_source_that_froze_before_its_first_cut_is_fenced(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ class NumberedSource(SourceDriver):
         self._wait_s = WAIT_S
         if not self._open or self.clock.epoch(now) <= self._epoch or self.again:
             return False
-        self._end_epoch(now)
+        self._end_epoch(now, self._unread_us())
         self._epoch = max(self._epoch + 1, self.clock.epoch(now))
         return True
 
