@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
 from penstock.errors import GraphError
 
@@ -114,7 +115,7 @@ class CausalGraph:
         """Nodes whose steps no other node knows: their output has no diffs and no order."""
         return self.lossy | self.doubling
 
-    @property
+    @cached_property
     def position_first(self) -> frozenset[int]:
         """Sources that record how far they read before rows leave: some of these may be lost."""
         return frozenset(
@@ -123,7 +124,7 @@ class CausalGraph:
             if kind is Kind.SOURCE and not self.lossy.isdisjoint(self.descendants[node])
         )
 
-    @property
+    @cached_property
     def movable(self) -> frozenset[int]:
         """Nodes that may go to another host while they live: no row is lost or doubled by it."""
         lax = {self.regions[node] for node in self.untraced}

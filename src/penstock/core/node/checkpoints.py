@@ -30,7 +30,8 @@ class Checkpoints:
 
     def __init__(self, options: NodeOptions, completed: int) -> None:
         self._stateful = options.stateful
-        self._saves_end = options.resumable and (options.stateful or bool(options.inside))
+        # A node in a loop saves at the ends of blocks: later, rows of the end are inside.
+        self._saves_end = options.resumable and options.stateful and not options.inside
         self.due = False
         """Set it, and a checkpoint is taken between the present step and the next."""
         self.every = options.checkpoint_every

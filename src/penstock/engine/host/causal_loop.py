@@ -108,6 +108,5 @@ class LoopRunner(HoldingRunner):
 
     def _over(self, least_open: int) -> list[BlockEffect]:
         machine = self.machine
-        ended = self.store is None or machine.newest >= EPOCH_END
-        may_save = not (ended or self._writing or machine.replaying)
+        may_save = self.store is not None and not (self._writing or machine.replaying)
         return self._blocks.next(least_open, machine.completed_epoch, may_save)

@@ -82,14 +82,14 @@ def strike(world: World, what: str) -> None:
     """Something fails now; a fault during recovery waits for one."""
     random = world.random
     later = what.endswith("during_recovery") or what == CONTRADICTION
-    if later and world.controller is not None and world.controller.quiet:
+    if later and world.driver.controller is not None and world.driver.controller.quiet:
         world.waiting.append(what)
         return
     if what == CONTRADICTION:
         _contradict(world)
         return
     if what == ROLLBACK:
-        world.faults[what] += world.rollback()
+        world.faults[what] += world.driver.rollback()
         return
     if what == DAMAGE:
         _damage(world)
@@ -102,9 +102,9 @@ def strike(world: World, what: str) -> None:
     world.note(f"FAULT {what} {victims}")
     if what == "controller":
         if random.random() < 0.5:
-            world.controller_steps = random.randint(1, 15)
+            world.driver.controller_steps = random.randint(1, 15)
         else:
-            world.lose_controller()
+            world.driver.lose_controller()
     elif what == "connection":
         world.network.cut()
     for victim in victims:
@@ -167,7 +167,7 @@ def _contradict(world: World) -> None:
     graph = world.shape.graph
     with_state = [n for n, kind in graph.kinds.items() if kind in (Kind.STATEFUL, Kind.ORDERED)]
     replaying = [p for p in world.processes.values() if p.alive and p.machine.replaying]
-    if world.controller is None or world.controller.failed.issuperset(graph.order):
+    if world.driver.controller is None or world.driver.controller.failed.issuperset(graph.order):
         return  # nothing is left that could start over
     if replaying and all(map(graph.is_clean, with_state)):
         world.random.choice(replaying).contradict()

@@ -60,9 +60,9 @@ def strike_hosts(world: World, cluster: Cluster, what: str) -> None:
             chosen[0].wall_ms += random.choice((-3_600_000, -50, 50, 3_600_000))
         case "driver":
             if random.random() < 0.5:
-                world.controller_steps = random.randint(1, 15)
-            elif world.controller is not None:
-                world.lose_controller()
+                world.driver.controller_steps = random.randint(1, 15)
+            elif world.driver.controller is not None:
+                world.driver.lose_controller()
         case "plan":
             _switch_plan(world)
 

@@ -232,7 +232,7 @@ class Cluster:
         for host in list(self.hosts.values()):
             if host.alive and not self.is_frozen(host.key):
                 self._beat(host)
-        if world.controller is None:
+        if world.driver.controller is None:
             return
         due = [event for when, event in self._events if when <= world.steps]
         self._events = [(when, event) for when, event in self._events if when > world.steps]
@@ -243,11 +243,11 @@ class Cluster:
                 self.take(event)
         epochs = {n: p.machine.completed_epoch for n, p in world.processes.items() if p.alive}
         self.take(NodesProgressed(epochs))
-        self.take(TimePassed(world.quiet, self._situation()))
+        self.take(TimePassed(world.driver.quiet, self._situation()))
 
     def _situation(self) -> Situation | None:
         world = self._world
-        controller = world.controller
+        controller = world.driver.controller
         if controller is None or not self.membership.looks_home(self.now_ms):
             return None
         together = world.shape.global_every is not None
@@ -283,7 +283,7 @@ class Cluster:
         world = self._world
         for effect in effects:
             if isinstance(effect, Report):
-                if world.steps >= host.muted_until and world.controller is not None:
+                if world.steps >= host.muted_until and world.driver.controller is not None:
                     self.take(HostSilent(host.number, effect.host, effect.silent_ms))
                 continue
             other = self.of(effect.to)
@@ -308,7 +308,7 @@ class Cluster:
                     self._perform(effect)
 
     def _has_driver(self) -> bool:
-        return self._world.controller is not None
+        return self._world.driver.controller is not None
 
     def _perform(self, effect: Effect) -> None:
         world = self._world
@@ -319,11 +319,11 @@ class Cluster:
                 self._fenced.add(number)
             case RecoverNodes(_, lost, takers):
                 self.placement.update(takers)
-                world.lose_host(lost, takers)
+                world.driver.lose_host(lost, takers)
             case MoveNodes(_, places):
                 self.placement.update(places)
                 world.count("moved")
-                world.lose(places)
+                world.driver.lose(places)
             case SaveNodes(_, nodes):
                 self._save(nodes)
             case LaunchHost(_, number):

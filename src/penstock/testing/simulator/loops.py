@@ -209,7 +209,7 @@ class Loops:
         """Add what can arrive at the driver and at hosts."""
         world = self._world
         for end in self._ends:
-            if end.made and world.controller is not None:
+            if end.made and world.driver.controller is not None:
                 found.append((self._hear, end))
             if end.moved and self._is_awake(end):
                 found.append((self._tell, end))

@@ -118,7 +118,7 @@ class Monitor:
         cluster = world.cluster
         if cluster is None or cluster.refuses(process.host):
             return
-        if world.collected.get(process.node, -1) > process.incarnation:
+        if world.driver.collected.get(process.node, -1) > process.incarnation:
             raise Violation("fence", f"{process.name} publishes {epoch}, but was to stop before")
 
     def planned(self, starts: list[StartNode], limits: Mapping[int, int]) -> None:

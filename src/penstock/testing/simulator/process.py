@@ -104,14 +104,16 @@ class Process:
         inputs = {parent: [parent] for parent in graph.parents[node]}
         wiring = Wiring(node, inputs, outlets(world, node), self.incarnation, incarnations)
         options = NodeOptions(
-            logged=world.logs.told[node],
+            logged=world.driver.logs.told[node],
             traced=node not in graph.untraced,
             budget_bytes=world.shape.budget_bytes,
         )
         if self.kind is Kind.SOURCE:
             return CausalSource(wiring, options, start)
         every = world.every.get(node)
-        options = replace(options, hold_after=None if world.hold is None else world.hold.epoch)
+        options = replace(
+            options, hold_after=None if world.driver.hold is None else world.driver.hold.epoch
+        )
         checkpoint = None
         if start is not None and node in world.store.checkpoints:
             kept = world.store.find(node, start.checkpoint or 0)
@@ -200,14 +202,14 @@ class Process:
             case Spill():
                 self._spill(effect)
             case TellReport():
-                world.tell("report", self, (effect.round, effect.report))
+                world.driver.tell("report", self, (effect.round, effect.report))
             case TellOpened():
-                world.tell("opened", self, (effect.child, effect.incarnation))
+                world.driver.tell("opened", self, (effect.child, effect.incarnation))
             case Recovered():
-                world.tell("recovered", self, None)
+                world.driver.tell("recovered", self, None)
             case Contradicted():
                 world.count("contradiction")
-                world.tell("contradicted", self, effect.reason)
+                world.driver.tell("contradicted", self, effect.reason)
             case Retire():
                 self.alive = False
             case Finish():
@@ -326,7 +328,7 @@ class Process:
             if not self.world.store.publish(self.node, self.incarnation, effect, rows):
                 self.alive = False
                 return
-            self.world.tell("published", self, effect.epoch)
+            self.world.driver.tell("published", self, effect.epoch)
         self._produce(out, time)
         machine = self.machine
         if not machine.checkpoints.due:
@@ -428,12 +430,12 @@ class Process:
             store.prune(self.node, self._low)
             report = value[0].report
             if self.alive:
-                self.world.tell("saved", self, (report.completed, serves_from(report)))
+                self.world.driver.tell("saved", self, (report.completed, serves_from(report)))
                 if self.loop is not None:
                     self.loop.saved(report.completed)
                 self.perform(self.machine.checkpoint_stored(report.completed))
         elif what == "flushed":
-            self.world.tell("flushed", self, value)
+            self.world.driver.tell("flushed", self, value)
         elif what == "determinants":
             store.determinants[self.node].extend(value.diffs)
             if self.alive:
