@@ -40,6 +40,7 @@ MIXED = {
 LOOPS = {
     "rows from inside of a loop wait for their block": ("two_loops:0",),
     "a checkpoint that a replay puts off belongs to no block": ("two_loops:mixed:7",),
+    "a block that a replay has passed is saved afterwards": ("layers:mixed:41002333",),
     "a restarted gate counts with its watermark": ("two_loops:mixed:11", "two_loops:160"),
 }
 

@@ -23,8 +23,9 @@ present one yet.  Rows that wait are counted as if a notification had been asked
 is not taken for complete.
 
 *A node that replays* may complete epochs of later blocks before it is done, so its blocks do not
-wait for the end of the replay.  Nothing is saved at their ends: a checkpoint that is put off until
-the replay is over would hold rows of a later block.
+wait for the end of the replay.  A checkpoint that cannot be taken at the end of a block is owed: it
+is taken as soon as it can be and everything that was let in is complete.  Until then it would hold
+rows of a later epoch.
 """
 
 from __future__ import annotations
@@ -98,13 +99,19 @@ class Blocks:
         """The last epoch that the node was told to complete."""
         self._saved = completed
         """The last epoch of the newest checkpoint that was asked for."""
+        self._owed = False
+        """Whether a block has ended that is not saved."""
+        self._newest = completed
+        """The last epoch of which rows were let in."""
 
     def _end_of(self, epoch: int) -> int:
         return (epoch // self._epochs + 1) * self._epochs - 1
 
     def let_in(self, rows: Deliver) -> bool:
         """Whether rows reach the vertices now; else they wait for their block."""
-        if self._counts is None or rows.time.epoch <= self.end:
+        epoch = rows.time.epoch
+        if self._counts is None or epoch <= self.end:
+            self._newest = max(self._newest, epoch)
             return True
         self._waiting.append(rows)
         self._counts.asked(rows.time)
@@ -134,13 +141,21 @@ class Blocks:
             effects = self._end_block(least_open, completed, may_save)
             if effects:
                 return effects
-        return []
+        return self._saved_now(completed) if may_save else []
+
+    def owes(self, completed: int) -> bool:
+        """Whether a block that has ended can be saved now: all that was let in is complete."""
+        return self._owed and completed >= max(self._given, self._newest)
+
+    def _saved_now(self, completed: int) -> list[BlockEffect]:
+        if not self.owes(completed):
+            return []
+        self._owed, self._saved = False, completed
+        return [SaveBlock()]
 
     def _end_block(self, least_open: int, completed: int, may_save: bool) -> list[BlockEffect]:
-        effects: list[BlockEffect] = []
-        if may_save and completed >= self._given and completed > self._saved:
-            self._saved = completed
-            effects.append(SaveBlock())
+        self._owed = max(self._given, completed) > self._saved
+        effects = self._saved_now(completed) if may_save else []
         first = min(least_open, EPOCH_END, *(epoch for epoch, _, _ in self._closed))
         self.end = self._end_of(first)
         return [*effects, *self._admitted()]
@@ -154,6 +169,7 @@ class Blocks:
                 self._waiting.append(rows)
                 continue
             admitted.append(Admit(rows))
+            self._newest = max(self._newest, rows.time.epoch)
             if self._counts is not None:
                 self._counts.notified(rows.time)
         return admitted

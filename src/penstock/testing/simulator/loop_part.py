@@ -84,7 +84,8 @@ class LoopPart:
             self._look()
 
     def _look(self) -> None:
-        self.is_due = self._blocks.is_due(self.end.least_open)
+        owes = self._blocks.owes(self._process.machine.completed_epoch)
+        self.is_due = self._blocks.is_due(self.end.least_open) or (owes and self._may_save)
 
     def advance(self) -> None:
         """Do what the frontier allows."""
@@ -107,11 +108,13 @@ class LoopPart:
         self.count()
 
     def _over(self) -> list[BlockEffect]:
-        process = self._process
-        machine = process.machine
-        writing = any(what == "checkpoint" for what, _ in process.writes)
-        may_save = not (writing or machine.replaying)
-        return self._blocks.next(self.end.least_open, machine.completed_epoch, may_save)
+        completed = self._process.machine.completed_epoch
+        return self._blocks.next(self.end.least_open, completed, self._may_save)
+
+    @property
+    def _may_save(self) -> bool:
+        writing = any(what == "checkpoint" for what, _ in self._process.writes)
+        return not (writing or self._process.machine.replaying)
 
     # -- checkpoints -----------------------------------------------------------------------------
 

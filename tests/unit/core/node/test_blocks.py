@@ -42,8 +42,8 @@ def test_rows_of_the_next_block_wait_and_are_counted() -> None:
     assert blocks.let_in(rows(1))
     assert not blocks.let_in(rows(2))
     assert counted.take() == [(0, Time(2, (0,)), 1)]
-    blocks.closed([(0, None, 0)])
-    assert run(blocks, 2, -1) == [done(0), SaveBlock(), Admit(rows(2))]
+    blocks.closed([(1, None, 0)])
+    assert run(blocks, 2, -1) == [done(1), SaveBlock(), Admit(rows(2))]
     assert counted.take() == [(0, Time(2, (0,)), -1)]
 
 
@@ -98,12 +98,24 @@ def test_a_node_that_cannot_save_goes_on_without() -> None:
     assert run(blocks, 2, -1, may_save=False) == [done(1), Admit(rows(2))]
 
 
+def test_a_checkpoint_is_owed_until_all_that_was_let_in_is_complete() -> None:
+    blocks = Blocks(2, -1, counts())
+    blocks.closed([(1, None, 0)])
+    assert not blocks.let_in(rows(2))
+    run(blocks, 2, -1, may_save=False)
+    assert run(blocks, 2, 1) == []  # rows of 2 are inside
+    blocks.closed([(2, None, 0)])
+    assert run(blocks, 3, 1) == [done(2), SaveBlock()]
+    assert run(blocks, 3, 2) == []
+
+
 def test_nothing_is_saved_while_epochs_of_the_block_are_not_complete() -> None:
     blocks = Blocks(2, -1, counts())
     blocks.closed([(1, None, 0)])
     assert blocks.next(2, -1, may_save=True) == [done(1)]
     assert blocks.next(2, 0, may_save=True) == []  # the node still works on it
     assert blocks.end == 3
+    assert blocks.next(2, 1, may_save=True) == [SaveBlock()]
 
 
 def test_the_last_block_stays_when_nothing_comes_any_more() -> None:
