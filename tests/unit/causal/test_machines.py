@@ -16,6 +16,7 @@ from penstock.core.control.recovery import (
     Persist,
     ReadStates,
     Record,
+    RecoveryEffect,
     RecoveryMachine,
     Refuse,
     StartNode,
@@ -413,6 +414,9 @@ def test_without_a_plan_all_nodes_restart_and_then_the_flow_ends(
     assert isinstance(ended, GiveUp)
 
 
+CUTS = Stored(cuts=tuple(Cut(epoch, epoch, None) for epoch in range(7)))
+
+
 def test_checkpoints_from_before_what_is_forgotten_are_of_no_use(
     controller: RecoveryMachine,
 ) -> None:
@@ -421,7 +425,7 @@ def test_checkpoints_from_before_what_is_forgotten_are_of_no_use(
     controller.rollback(4, {2: 5})
     for host in (7, 8):
         controller.host_fenced(1, host)
-    effects = controller.stored(1, {0: Stored(), 1: Stored(), 2: kept}, {2: 5})
+    effects = controller.stored(1, {0: CUTS, 1: Stored(), 2: kept}, {2: 5})
     assert isinstance(effects[1], Refuse)
     starts = {e.node: e.start.completed for e in effects if isinstance(e, StartNode)}
     assert starts[2] == 6
@@ -476,3 +480,38 @@ def test_rows_before_a_target_that_we_started_after_get_a_stamp_of_their_own() -
     machine.completed(0, {9: None}, 0)
     sent = perform(machine, machine.open(7, 0, Position((2,), -1)))
     assert [(m.kind, m.stamp, len(m.diff)) for m in sent] == [(DATA, (6,), 2), (MARK, (6,), 2)]
+
+
+def test_nodes_that_contradict_again_go_to_older_checkpoints_and_then_the_flow_ends() -> None:
+    kinds = {0: Kind.SOURCE, 1: Kind.STATEFUL, 2: Kind.SINK, 3: Kind.SINK}
+    graph = CausalGraph(kinds, {1: (0,), 2: (1,), 3: (0,)})
+    machine = RecoveryMachine(graph, Record(dict.fromkeys(kinds, 0)), tuple)
+    saved = [
+        Report(1, completed=e, clock={0: Position((), e)}, floors={2: Floor()}) for e in (3, 6)
+    ]
+    stored = {
+        0: CUTS,
+        1: Stored(tuple(Saved(report.completed, report) for report in saved)),
+        2: Stored((Saved(0, Report(2, completed=6, clock={1: Position((), 6)})),)),
+        3: Stored((Saved(0, Report(3, completed=6, clock={0: Position((), 6)})),)),
+    }
+
+    def recover(effects: list[RecoveryEffect]) -> dict[int, int]:
+        assert isinstance(effects[0], Widen)
+        found = machine.stored(machine.round, stored, {})
+        starts = [effect for effect in found if isinstance(effect, StartNode)]
+        for start in starts:
+            machine.started(start.node, start.incarnation)
+        machine.recovered(3, machine.record.incarnations[3])
+        for sender, target in ((0, 3), (0, 1), (1, 2)):
+            now = machine.record.incarnations
+            machine.opened(sender, now[sender], target, now[target])
+        assert machine.failed == {0, 1, 2}
+        return {start.node: start.start.completed for start in starts}
+
+    def contradict() -> list[RecoveryEffect]:
+        return machine.contradicted(1, machine.record.incarnations[1], "no")
+
+    assert recover(contradict())[1] == 6
+    assert recover(contradict())[1] == 3
+    assert contradict() == [GiveUp("no")]

@@ -20,7 +20,8 @@ Theory of operation
 - Nodes of the failed set get their starts; when all have acknowledged, each edge is opened by one
   message to its sender.
 - When a node cannot repeat all its known steps, every node connected with it restarts from whole
-  epochs, and no known steps remain.  When there is no plan at all, every node of the flow restarts.
+  epochs, and no known steps remain; should it happen again, from older ones.  When there is no plan
+  at all, every node of the flow restarts.
 - A node counts as failed until it has hit all its targets and all its edges are open: until then
   no plan could rely on it.
 
@@ -45,6 +46,7 @@ from penstock.core.causal.reports import Plan, Report, Start, Stored
 from penstock.core.progress.marks import EPOCH_END
 
 __all__ = [
+    "CONTRADICTIONS_MAX",
     "Collect",
     "FenceHosts",
     "FenceSources",
@@ -63,6 +65,8 @@ __all__ = [
 
 NEWEST = 2
 """Checkpoints that a plan may ask for: the newest, or the one before it where that is damaged."""
+CONTRADICTIONS_MAX = 2
+"""How often nodes of a region may find that they cannot repeat their steps, in one recovery."""
 
 
 @dataclass(frozen=True)
@@ -223,6 +227,8 @@ class RecoveryMachine:
         self._round: _Round | None = None
         self._unopened: set[tuple[int, int]] = set()
         self._hit: set[int] = set()
+        self._contradictions: dict[int, int] = {}
+        """Per region: how often its nodes could not repeat their steps since all had recovered."""
         self.history: list[Plan] = []
 
     @property
@@ -256,17 +262,23 @@ class RecoveryMachine:
         """A restarted node cannot repeat all the steps that others know of.
 
         Every node connected with it restarts from durable state.  For sinks and clean nodes that
-        is whole epochs, so no step has to be repeated.  If all of them have restarted already,
-        give up.
+        is whole epochs, so no step has to be repeated.  If it happens again before all of them
+        have recovered, they go back to older checkpoints; after that, give up.
         """
         if incarnation != self._now(node):
             return []
-        region = frozenset(
-            n for n, r in self.graph.regions.items() if r == self.graph.regions[node]
-        )
-        if region <= self.record.unfinished:
+        number = self.graph.regions[node]
+        region = frozenset(n for n, r in self.graph.regions.items() if r == number)
+        times = self._contradictions[number] = self._contradictions.get(number, 0) + 1
+        if region <= self.record.unfinished or times > CONTRADICTIONS_MAX:
             return [GiveUp(reason)]
-        return [Widen(reason, node), *self._again(region)]
+        older: dict[int, int] = {}
+        if times > 1 and self.history:
+            starts = self.history[-1].starts
+            older = {
+                n: starts[n].completed - 1 for n in region if n in starts and starts[n].checkpoint
+            }
+        return [Widen(reason, node), *self._again(region, older)]
 
     def rollback(self, to: int, gone: Mapping[int, int]) -> list[RecoveryEffect]:
         """A person asks for it: all goes back to checkpoints at or before an epoch.
@@ -366,6 +378,8 @@ class RecoveryMachine:
             unfinished=self.record.unfinished - settled,
             limits={n: to for n, to in self.record.limits.items() if n not in settled},
         )
+        recovering = {self.graph.regions[node] for node in self.record.unfinished}
+        self._contradictions = {r: n for r, n in self._contradictions.items() if r in recovering}
         return [Persist(self.record)]
 
     def plan(

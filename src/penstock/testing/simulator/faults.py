@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.causal.graph import Kind
+from penstock.core.control.recovery import CONTRADICTIONS_MAX
 from penstock.testing.simulator.host_faults import strike_hosts
 from penstock.testing.simulator.roles.faults import FAULTS as ROLE_FAULTS
 
@@ -167,7 +168,10 @@ def _contradict(world: World) -> None:
     graph = world.shape.graph
     with_state = [n for n, kind in graph.kinds.items() if kind in (Kind.STATEFUL, Kind.ORDERED)]
     replaying = [p for p in world.processes.values() if p.alive and p.machine.replaying]
-    if world.driver.controller is None or world.driver.controller.failed.issuperset(graph.order):
+    controller = world.driver.controller
+    if controller is None or controller.failed.issuperset(graph.order):
         return  # nothing is left that could start over
+    if world.faults[CONTRADICTION] >= CONTRADICTIONS_MAX:
+        return
     if replaying and all(map(graph.is_clean, with_state)):
         world.random.choice(replaying).contradict()
