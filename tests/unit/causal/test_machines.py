@@ -111,7 +111,7 @@ def test_a_step_is_handled_when_it_is_whole() -> None:
 
 
 def test_before_its_end_a_node_with_state_saves_what_a_later_run_can_go_on_with() -> None:
-    machine = node(stateful=True)
+    machine = node(stateful=True, resumable=True)
     for sender in (1, 2):
         handle(machine, message(1, sender))
     handle(machine, message(2, 1, MARK))
@@ -130,7 +130,7 @@ def test_before_its_end_a_node_with_state_saves_what_a_later_run_can_go_on_with(
     assert all(position.epoch == 0 for position in report.clock.values())
 
 
-@pytest.mark.parametrize("options", [{}, {"stateful": True, "resumable": False}], ids=str)
+@pytest.mark.parametrize("options", [{"resumable": True}, {"stateful": True}], ids=str)
 def test_a_node_that_no_later_run_goes_on_with_ends_without_a_checkpoint(
     options: dict[str, bool],
 ) -> None:

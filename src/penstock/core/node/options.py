@@ -57,7 +57,7 @@ class NodeOptions:
     """How much of the log stays in memory."""
     checkpoint_every: int | None = None
     """A checkpoint is taken where each multiple of this many epochs ends.  It may change later."""
-    resumable: bool = True
+    resumable: bool = False
     """Whether a later run may go on with its state, so that it is saved before its input ends."""
     hold_after: int | None = None
     """Input of epochs after this one waits until ``resume``."""
