@@ -112,13 +112,10 @@ class RingController:
             return []
         return [PersistRing(self.record), *self._rewired(role), *self._reinstate()]
 
-    def recovered(self, role: Role, incarnation: int) -> list[RingControllerEffect]:
-        """All that was asked for after a take-over has come: records are complete again.
-
-        The role may have been handed over since, with all of it; the next player says nothing then.
-        """
+    def recovered(self, host: int, role: Role, incarnation: int) -> list[RingControllerEffect]:
+        """All that was asked for after a take-over has come: records are complete again."""
         record = self.record
-        if role not in record.fresh or incarnation < record.fences.get(role, 0):
+        if role not in record.fresh or record.seats[role] != Seat(host, incarnation):
             return []
         self.record = replace(record, fresh=record.fresh - {role})
         return [PersistRing(self.record)]

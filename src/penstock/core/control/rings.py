@@ -265,7 +265,7 @@ class RingsMachine:
             case RoleTaken(_, _, role, incarnation):
                 self._work += ring.taken(at, role, incarnation)
             case RoleRecovered(_, _, role, incarnation):
-                self._work += ring.recovered(role, incarnation)
+                self._work += ring.recovered(at, role, incarnation)
             case _:
                 assert_never(report)
         return self._advance()

@@ -254,3 +254,4 @@ class RolePlayer(RoleTables):
             self._ask(origin)
         self._continue(state.works)
         self.share_all()
+        self._maybe_recovered()  # the last player's word may come too late, or never

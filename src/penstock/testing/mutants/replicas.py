@@ -9,7 +9,7 @@ from typing import Any
 from penstock.core.control.host_orders import TakeRole
 from penstock.core.control.ring_record import FenceSources, Tell
 from penstock.core.delivery.ids import Lane, ParcelId, Role
-from penstock.core.delivery.messages import Effect, Envelope, Parcel
+from penstock.core.delivery.messages import Effect, Envelope, Parcel, Recovered
 from penstock.core.delivery.player import RoleState
 from penstock.core.delivery.tables import RecordTable
 from penstock.testing.mutants.mutant import Flows, Mutant, Replacement, mutant
@@ -149,13 +149,13 @@ def tells_nobody_of_moves(real: Replacement, *_: Any) -> list[Any]:
 
 @mutant(
     "a role that was handed over has recovered, too",
-    f"{_RING}.recovered",
+    f"{_PLAYER}.take_over",
     flows=_REPLICAS,
     seed=112,
 )
-def recovers_only_in_place(real: Replacement, self: Any, role: Role, incarnation: int) -> list[Any]:
-    here = self.record.seats[role].incarnation == incarnation
-    return real(self, role, incarnation) if here else []
+def recovers_only_in_place(real: Replacement, self: Any, state: RoleState, via: int) -> None:
+    real(self, state, via)
+    self.effects = [effect for effect in self.effects if not isinstance(effect, Recovered)]
 
 
 @mutant("who knows the records takes a role", f"{_RING}._next", flows=_REPLICAS, seed=748)
@@ -176,7 +176,7 @@ def takes_before_all_have_heard(real: Replacement, self: Any, gone: Any) -> list
     return effects
 
 
-@mutant("the log of a source is fenced", f"{_RINGS}._fence", flows=_REPLICAS, seed=138)
+@mutant("the log of a source is fenced", f"{_RINGS}._fence", flows=_REPLICAS, seed=356)
 def fences_no_source(real: Replacement, self: Any, roles: Any) -> FenceSources:
     effect: FenceSources = real(self, roles)
     return effect._replace(fences={})
@@ -201,7 +201,7 @@ def waits_for_one_to_join(real: Replacement, self: Any, host: int) -> list[Any]:
     return effects
 
 
-@mutant("rings begin anew when something is missed", f"{_RINGS}._missed", flows=_REPLICAS, seed=477)
+@mutant("rings begin anew when something is missed", f"{_RINGS}._missed", flows=_REPLICAS, seed=576)
 def goes_on_without(real: Replacement, *_: Any) -> list[Any]:
     return []
 

@@ -325,7 +325,7 @@ def test_an_heir_that_is_lost_leaves_its_slots_to_its_own_heir() -> None:
     assert machine.record.rings[0] == {0: member(5, 0), 1: member(2, 0)}
 
 
-def test_a_role_that_was_handed_over_since_has_recovered_all_the_same() -> None:
+def test_the_present_player_says_that_a_role_has_recovered() -> None:
     driver = Driver().opened()
     machine = driver.machine
     for host, heir in ((2, 4), (3, 5)):
@@ -342,6 +342,8 @@ def test_a_role_that_was_handed_over_since_has_recovered_all_the_same() -> None:
     assert machine.record is not None
     assert SINK in machine.record.fresh
     driver.perform(machine.told(5, RoleRecovered(1, 1, SINK, before.incarnation)))
+    assert SINK in machine.record.fresh
+    driver.perform(machine.told(4, RoleRecovered(1, 1, SINK, before.incarnation + 1)))
     assert SINK not in machine.record.fresh
 
 
