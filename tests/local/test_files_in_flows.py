@@ -343,3 +343,36 @@ def test_a_file_that_is_replaced_is_counted_and_not_read_again(
     query = run()
     assert counters(query)["files_replaced"] == 1
     assert "a name that was seen is not read again" in caplog.text
+
+
+def test_event_time_goes_on_in_the_next_run_over_files_that_came_since(tmp_path: Path) -> None:
+    """A run over what is available does not end event time: later rows are not late."""
+
+    def run(name: str, seconds: range) -> None:
+        lines = [
+            f'{{"n": {second}, "at": "2026-01-01T00:00:{second:02d}"}}\n' for second in seconds
+        ]
+        (tmp_path / "in" / name).write_text("".join(lines))
+        flow = Flow("windows")
+        schema = pa.schema({"n": pa.int64(), "at": pa.timestamp("s")})
+        read = flow.files(tmp_path / "in", format="json", schema=schema)
+        timed = read.withWatermark("at", "5 seconds")
+        counts = timed.groupBy(F.window("at", "10 seconds")).count().name("counts")
+        counts.parquet(str(tmp_path / "counts"), name="counts_out")
+        counts.late().parquet(str(tmp_path / "late"), name="late_out")
+        run_local(flow, hosts=1, checkpointLocation=str(tmp_path / "checkpoint"))
+
+    (tmp_path / "in").mkdir()
+    run("a.json", range(23))
+    run("b.json", range(18, 45))  # a window that is open is counted by both runs
+    run("c.json", range(45, 60))
+    files = sorted((tmp_path / "counts").glob("epoch=*/*.parquet"))
+    rows = [row for name in files for row in pq.ParquetFile(name).read().to_pylist()]
+    assert [(row["window"]["start"].second, row["count"]) for row in rows] == [
+        (0, 10),
+        (10, 12),
+        (20, 13),
+        (30, 10),
+        (40, 10),
+    ]
+    assert not list((tmp_path / "late").glob("epoch=*/*.parquet"))

@@ -47,6 +47,8 @@ class SourceContext:
     """The source's stage, for errors."""
     recorded: Position = None
     """The newest position that was recorded, at or after ``position``."""
+    resumable: bool = False
+    """Whether a later run may go on where this one ends."""
 
 
 class Reader(ABC):
@@ -82,7 +84,11 @@ class Reader(ABC):
         return None
 
     def exhausted(self) -> bool:
-        """Whether no row will ever come again."""
+        """Whether no row will come again in this run."""
+        return False
+
+    def grows(self) -> bool:
+        """Whether more rows may come in a later run, though none will in this one."""
         return False
 
     def pending(self) -> bool:

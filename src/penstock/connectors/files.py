@@ -156,6 +156,7 @@ class FilesReader(Reader):
         self._retry_us = 0
         self._waits = False
         self._available_now = context.available_now
+        self._resumable = context.resumable
         self._found = self._look_now() if context.available_now else None
         self._live = False
         self._nothing_new = False
@@ -216,6 +217,9 @@ class FilesReader(Reader):
 
     def exhausted(self) -> bool:
         return self._available_now and self._live and self._file >= len(self._files)
+
+    def grows(self) -> bool:
+        return self._resumable
 
     def pending(self) -> bool:
         return self._file < len(self._files) or not self._nothing_new

@@ -5,9 +5,10 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from penstock.connectors.base import Reader, Source, SourceContext
+from penstock.core.control.assignment import Assignment
 from penstock.core.node.node import NodeMachine
 from penstock.core.node.options import Outlet, Wiring
 from penstock.core.node.tracking import NodeTracking
@@ -15,10 +16,11 @@ from penstock.engine.host.chain import ChainRunner
 from penstock.engine.host.host import Host
 from penstock.engine.host.node import Machine, NodeRunner, PlainRunner
 from penstock.engine.host.source import SourceDriver
+from penstock.engine.store.logs import Resume
 from penstock.errors import PenstockError, SourceError
 from penstock.planning.physical import PhysicalPlan
 
-__all__ = ["add_node", "inputs_of", "opened", "wired", "wiring_of"]
+__all__ = ["add_node", "inputs_of", "opened", "source_context", "wired", "wiring_of"]
 
 R = TypeVar("R", bound=NodeRunner)
 
@@ -92,6 +94,22 @@ def add_node(
         runner.source = source(runner)
     host.add(runner)
     return runner
+
+
+def source_context(
+    run: Assignment, shard: int, shards: int, resume: Resume, recorded: Any
+) -> SourceContext:
+    """What a reader of a shard is opened with; ``recorded`` is the newest position there is."""
+    return SourceContext(
+        shard,
+        shards,
+        resume.position,
+        resume.journal,
+        run.sources.available_now,
+        run.sources.started_us,
+        recorded=recorded,
+        resumable=run.store is not None,
+    )
 
 
 def opened(source: Source, context: SourceContext, stage: str, node: str) -> Reader:

@@ -16,7 +16,6 @@ from typing import Any, assert_never
 
 from penstock.api.regimes import PAUSES, Eager
 from penstock.api.vertex import Vertex
-from penstock.connectors.base import SourceContext
 from penstock.connectors.driver import DriverSink
 from penstock.core.causal.graph import Kind
 from penstock.core.causal.reports import Start
@@ -48,7 +47,7 @@ from penstock.core.node.causal_effects import Checkpoint
 from penstock.core.node.options import NodeOptions
 from penstock.core.node.source import CausalSource
 from penstock.core.progress.marks import EPOCH_END
-from penstock.engine.host.build import opened, wired, wiring_of
+from penstock.engine.host.build import opened, source_context, wired, wiring_of
 from penstock.engine.host.causal_loop import LoopRunner
 from penstock.engine.host.causal_node import CausalRunner
 from penstock.engine.host.causal_source import CausalSourceDriver, resume_record
@@ -61,7 +60,7 @@ from penstock.engine.host.warm_standby import Follower
 from penstock.engine.host.warm_up import warm_up
 from penstock.engine.store.changed_flow import cleaned
 from penstock.engine.store.durable import CheckpointWriter, NodeStore, SpillFile, Stall
-from penstock.engine.store.logs import BoundaryLog, newest_position, refuse_forgotten
+from penstock.engine.store.logs import BoundaryLog, Resume, newest_position, refuse_forgotten
 from penstock.errors import NotWrittenError, PeerError, PenstockError, TransientError
 from penstock.planning.physical import PhysicalPlan
 from penstock.planning.tracking import TrackingPlan, tracked_with
@@ -449,15 +448,10 @@ class CausalAgent:
         base = resume_record(records, start.completed)
         if base is None:
             refuse_forgotten(records, start.completed, boundaries.path)
-        context = SourceContext(
-            shard,
-            chain.shards,
-            None if base is None else base["position"],
-            boundaries.resume(None).journal,
-            self.run.sources.available_now,
-            self.run.sources.started_us,
-            recorded=newest_position(records),
-        )
+        position = None if base is None else base["position"]
+        resume = Resume(position, boundaries.resume(None).journal)
+        recorded = newest_position(records)
+        context = source_context(self.run, shard, chain.shards, resume, recorded)
         operator: Any = stage.operator
         runner.source = driver = CausalSourceDriver(
             stage.name,

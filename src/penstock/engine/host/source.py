@@ -185,23 +185,24 @@ class SourceDriver:
         if rows:
             self._emit(batch)
         self._pace.was_read(now, rows, self.rows_max, self.chain.seen_us())
-        if self.reader.exhausted():
+        ended = self.reader.exhausted()
+        if ended and not self.reader.grows():
             self._end_epoch(now, WATERMARK_END)
             self._end(now, WATERMARK_END)
             return True
-        if self._stopping:
+        if ended or self._stopping:  # event time goes on in a later run
             self._end_epoch(now, self._unread_us())
             self._end(now, None)
             return True
-        ended = self.reader.epoch_ended()
-        tick = self._epoch + ended if ended is not None else self.clock.epoch(now)
+        closed = self.reader.epoch_ended()
+        tick = self._epoch + closed if closed is not None else self.clock.epoch(now)
         if tick > self._epoch or (tick == self._epoch and self._passed_grid()):
             self._end_epoch(now, self._unread_us())
             self._epoch = max(self._epoch + 1, tick)
             return True
         if batch is None:
             wait = self.reader.wait_s(now)
-            until_tick = self.clock.wait_s(now, self._epoch) if ended is None else wait
+            until_tick = self.clock.wait_s(now, self._epoch) if closed is None else wait
             self._wait_s = min(wait, until_tick)
             return False
         return True

@@ -22,7 +22,6 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from penstock.connectors.base import SourceContext
 from penstock.core.control.assignment import Assignment
 from penstock.core.control.figures import NodeFigures
 from penstock.core.control.host_orders import (
@@ -53,7 +52,7 @@ from penstock.core.control.host_reports import (
 )
 from penstock.core.control.messages import RingPing, RingPong, RoleEnvelopes, ToHost
 from penstock.core.control.roster import DRIVER, SLOTS
-from penstock.engine.host.build import add_node, opened
+from penstock.engine.host.build import add_node, opened, source_context
 from penstock.engine.host.causal_agent import CausalAgent
 from penstock.engine.host.clock import EpochClock
 from penstock.engine.host.host import Host
@@ -321,15 +320,8 @@ def _source_factory(plan: PhysicalPlan, node: int, clock: EpochClock, run: Assig
         if run.store is not None:
             boundaries = BoundaryLog(run.store, stage.name, shard)
             resume = boundaries.resume(run.resume)
-        context = SourceContext(
-            shard,
-            chain.shards,
-            resume.position,
-            resume.journal,
-            run.sources.available_now,
-            run.sources.started_us,
-            recorded=None if boundaries is None else newest_position(boundaries.read()),
-        )
+        recorded = None if boundaries is None else newest_position(boundaries.read())
+        context = source_context(run, shard, chain.shards, resume, recorded)
         return SourceDriver(
             stage.name,
             plan.node_name(node),

@@ -107,6 +107,7 @@ class Process:
             logged=world.driver.logs.told[node],
             traced=node not in graph.untraced,
             budget_bytes=world.shape.budget_bytes,
+            resumable=True,
         )
         if self.kind is Kind.SOURCE:
             return CausalSource(wiring, options, start)

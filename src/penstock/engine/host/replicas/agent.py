@@ -17,7 +17,6 @@ from typing import Any, assert_never
 import pyarrow as pa
 
 from penstock.api.regimes import Replicated
-from penstock.connectors.base import SourceContext
 from penstock.connectors.driver import DriverSink
 from penstock.core.control import host_orders as orders
 from penstock.core.control import host_reports as reports
@@ -48,14 +47,14 @@ from penstock.core.delivery.records import ReplicaMachine
 from penstock.core.delivery.routing import Seat
 from penstock.core.node.messages import Message
 from penstock.core.node.node import NodeMachine
-from penstock.engine.host.build import opened, wired, wiring_of
+from penstock.engine.host.build import opened, source_context, wired, wiring_of
 from penstock.engine.host.clock import EpochClock
 from penstock.engine.host.host import LOCAL, Host
 from penstock.engine.host.replicas import cargo
 from penstock.engine.host.replicas.node import ReplicaRunner, SinkRunner, SourceRunner
 from penstock.engine.host.replicas.source import NumberedSource, numbered, position_at
 from penstock.engine.store.durable import Stall
-from penstock.engine.store.logs import BoundaryLog, newest_position
+from penstock.engine.store.logs import BoundaryLog, Resume, newest_position
 from penstock.errors import PeerError
 from penstock.planning.physical import PhysicalPlan
 from penstock.planning.replica_plan import node_of, paths_of, replicated_stages, role_of
@@ -552,15 +551,9 @@ class ReplicaAgent:
         notes = numbered(boundaries.read())
         base = next((note for note in notes if note["number"] == player.next - 1), None)
         operator: Any = stage.operator
-        context = SourceContext(
-            shard,
-            chain.shards,
-            None if base is None else base["position"],
-            boundaries.resume(None).journal,
-            self.run.sources.available_now,
-            self.run.sources.started_us,
-            recorded=newest_position(notes),
-        )
+        position = None if base is None else base["position"]
+        resume = Resume(position, boundaries.resume(None).journal)
+        context = source_context(self.run, shard, chain.shards, resume, newest_position(notes))
         driver = NumberedSource(
             stage.name,
             runner.name,
