@@ -175,10 +175,23 @@ Low(region=9, own=12)})
         if logless != self.watch.logless:
             self.watch = self.watch.anew(logless)
 
+    def begun(self) -> None:
+        """A driver that starts knows all that is durable.
+
+        An earlier one may have told nodes to forget: no more than what would be due now, or than
+        what was recorded when a person took nodes back.
+        """
+        due = self.due(going_back=False)
+        if due is not None:
+            self._tell(due.lows)
+
     def forgotten(self, done: Forget) -> None:
         """What was due is durable, and nodes were told."""
         self.lows = done.lows
-        for node, low in done.lows.items():
+        self._tell(done.lows)
+
+    def _tell(self, lows: Mapping[int, Low]) -> None:
+        for node, low in lows.items():
             region = self.graph.regions[node]
             self._told[region] = max(low.region, self._told.get(region, -1))
 
@@ -221,14 +234,5 @@ Low(region=9, own=12)})
         return self.watch.kept(node)[-1]
 
     def gone_before(self) -> dict[int, int]:
-        """Per node: what came before the end of this epoch may be forgotten already.
-
-        An earlier driver may have told nodes so: no more than what would be due now, or than what
-        was recorded when a person took nodes back.
-        """
-        due = self.due(going_back=False)
-        now = {} if due is None else due.lows
-        return {
-            node: max(self._told.get(region, -1), now[node].region if node in now else -1)
-            for node, region in self.graph.regions.items()
-        }
+        """Per node: what came before the end of this epoch may be forgotten already."""
+        return {node: self._told.get(region, -1) for node, region in self.graph.regions.items()}

@@ -109,6 +109,8 @@ class Recovery:
         self._work: deque[RecoveryEffect] = deque()
         self._early: dict[int, Stored] = {}
         """What was read of nodes whose store takes no other writes any more."""
+        self._has_begun = False
+        """Whether what is durable of all nodes was read."""
 
     # -- what happens ----------------------------------------------------------------------------
 
@@ -360,6 +362,10 @@ class Recovery:
         stored = {**self._early, **self._read(rest)}
         whole = [node for node, newest in effect.nodes.items() if newest is None]
         self.retention.stored_read(stored, whole)
+        if not self._has_begun:
+            self._has_begun = True
+            self.learn_published()
+            self.retention.begun()
         return self.machine.stored(effect.round, stored, self.retention.gone_before())
 
     def _read(self, nodes: Mapping[int, int | None]) -> dict[int, Stored]:

@@ -113,6 +113,7 @@ class StoreView:
         for node, kind in self._graph.kinds.items():
             if kind is Kind.SINK:
                 machine.sink_published(node, stored[node].checkpoints[0].report.completed)
+        machine.begun()
         return machine
 
     def preview(self, to: int) -> list[dict[str, Any]]:

@@ -63,7 +63,7 @@ def no_dedup(
     return found
 
 
-@mutant("resume right after t (1)", f"{_OUTPUT}.open", seed=11)
+@mutant("resume right after t (1)", f"{_OUTPUT}.open", seed=10)
 def resume_too_late(
     real: Replacement, self: Any, child: int, incarnation: int, position: Position
 ) -> list[CausalEffect]:
@@ -72,7 +72,7 @@ def resume_too_late(
     return found
 
 
-@mutant("the replay rule (2)", f"{_MACHINE}._start", seed=21)
+@mutant("the replay rule (2)", f"{_MACHINE}._start", seed=33)
 def arrival_order(real: Replacement, self: Any, start: Start, saved: Checkpoint | None) -> None:
     real(self, replace(start, targets=()), saved)
 
@@ -81,7 +81,7 @@ def arrival_order(real: Replacement, self: Any, start: Start, saved: Checkpoint 
     "what others saw below does not overrule known steps (2)",
     f"{_REPLAY}._is_out_of_reach",
     flows=Flows.FAN_OUT,
-    seed=852,
+    seed=305,
 )
 def passes_known_inputs(real: Replacement, *_: Any) -> bool:
     return False
@@ -93,7 +93,7 @@ def output_before_open(real: Replacement, self: Any, *start: Any) -> None:
     self._open = dict.fromkeys(self._open, True)
 
 
-@mutant("send again to live children (16)", f"{_OUTPUT}.open", seed=11)
+@mutant("send again to live children (16)", f"{_OUTPUT}.open", seed=9)
 def nothing_again(
     real: Replacement, self: Any, child: int, incarnation: int, position: Position
 ) -> list[CausalEffect]:
@@ -107,7 +107,7 @@ def nothing_again(
     return found
 
 
-@mutant("a fence drops what is unfinished (14)", f"{_INBOX}.fence", seed=308)
+@mutant("a fence drops what is unfinished (14)", f"{_INBOX}.fence", seed=10)
 def keeps_half_a_step(real: Replacement, self: Any, sender: int) -> None:
     partial = dict(self._partial)
     real(self, sender)
@@ -117,7 +117,7 @@ def keeps_half_a_step(real: Replacement, self: Any, sender: int) -> None:
 # -- determinants and what was noted ---------------------------------------------------------------
 
 
-@mutant("determinants before output (9)", f"{_OUTPUT}.flush")
+@mutant("determinants before output (9)", f"{_OUTPUT}.flush", seed=9)
 def unheld_output(real: Replacement, self: Any, child: int) -> list[CausalEffect]:
     self._durable = max(self._durable, self._standing.stamp)
     effects: list[CausalEffect] = real(self, child)
@@ -132,7 +132,7 @@ def no_determinants(real: Replacement, self: Any, step: Any) -> list[CausalEffec
     return effects + flushed
 
 
-@mutant("replays recall what was noted", f"{_MACHINE}._pump", seed=312)
+@mutant("replays recall what was noted", f"{_MACHINE}._pump", seed=38)
 def draws_again(real: Replacement, self: Any) -> list[CausalEffect]:
     return [effect for effect in real(self) if not isinstance(effect, Recall)]
 
@@ -140,7 +140,7 @@ def draws_again(real: Replacement, self: Any) -> list[CausalEffect]:
 # -- stamps ----------------------------------------------------------------------------------------
 
 
-@mutant("dense times after all known ones (1)", f"{_OUTPUT}.start", seed=130)
+@mutant("dense times after all known ones (1)", f"{_OUTPUT}.start", seed=10)
 def reuses_stamps(real: Replacement, self: Any, start: Start, *saved: Any) -> None:
     real(self, start, *saved)
     self._taken = {}
@@ -178,7 +178,7 @@ def without_deadlines(real: Replacement, *args: Any) -> Any:
         f"{_REPLAY}.arrived": _all_of_one_epoch,
         "penstock.core.causal.plan:plan": without_deadlines,
     },
-    seed=926,
+    seed=1277,
 )
 def marks_anywhere(real: Replacement, self: Any, start: Start, saved: Checkpoint | None) -> None:
     real(self, start, saved)
@@ -195,7 +195,7 @@ def states_nothing(real: Replacement, self: Any, item: Any) -> list[CausalEffect
     return effects
 
 
-@mutant("watermarks are restated when they are certain", f"{_OUTPUT}._state", seed=80)
+@mutant("watermarks are restated when they are certain", f"{_OUTPUT}._state", seed=2)
 def states_too_soon(real: Replacement, self: Any, child: int, epoch: int) -> list[CausalEffect]:
     standing = self._standing
     completed, standing.completed = standing.completed, max(standing.completed, epoch)
@@ -204,20 +204,20 @@ def states_too_soon(real: Replacement, self: Any, child: int, epoch: int) -> lis
     return effects
 
 
-@mutant("a checkpoint has the watermark of its epoch", _CHECKPOINT, seed=4119)
+@mutant("a checkpoint has the watermark of its epoch", _CHECKPOINT, seed=8)
 def watermark_ahead(real: Replacement, self: Any) -> Checkpoint:
     self.standing.watermark_us = self._gate.aligner.watermark_us
     found: Checkpoint = real(self)
     return found
 
 
-@mutant("a node that keeps a watermark saves it", f"{_MACHINE}._start", seed=7)
+@mutant("a node that keeps a watermark saves it", f"{_MACHINE}._start", seed=19)
 def keeps_watermarks(real: Replacement, self: Any, start: Start, saved: Checkpoint | None) -> None:
     self._gate.aligner._keeps = True
     real(self, start, saved)
 
 
-@mutant("an ended sender is not waited for while others are idle (28)", f"{_GATE}._aligned", seed=1)
+@mutant("an ended sender is not waited for while others are idle (28)", f"{_GATE}._aligned", seed=7)
 def goes_on_with_the_ended(real: Replacement, self: Any, completions: list[Completion]) -> None:
     last = {sender.watermark_us for sender in self.aligner._senders.values()}
     if completions and WATERMARK_END in last <= {WATERMARK_END, WATERMARK_IDLE}:
@@ -228,19 +228,19 @@ def goes_on_with_the_ended(real: Replacement, self: Any, completions: list[Compl
 # -- checkpoints and logs --------------------------------------------------------------------------
 
 
-@mutant("logs in checkpoints (8)", _CHECKPOINT, seed=24)
+@mutant("logs in checkpoints (8)", _CHECKPOINT, seed=9)
 def checkpoint_without_payloads(real: Replacement, self: Any) -> Checkpoint:
     found: Checkpoint = real(self)
     return found._replace(log={})
 
 
-@mutant("logs in checkpoints (8)", _CHECKPOINT, seed=107)
+@mutant("logs in checkpoints (8)", _CHECKPOINT, seed=33)
 def checkpoint_without_diffs(real: Replacement, self: Any) -> Checkpoint:
     found: Checkpoint = real(self)
     return found._replace(report=replace(found.report, diffs=()))
 
 
-@mutant("the newest mark behind a truncation is kept", f"{_OUTPUT}.truncate", seed=2)
+@mutant("the newest mark behind a truncation is kept", f"{_OUTPUT}.truncate", seed=39)
 def forgets_marks(real: Replacement, self: Any, positions: Mapping[int, Position]) -> None:
     real(self, positions)
     for child in self.children:
@@ -261,13 +261,13 @@ def loop_keeps_clock(real: Replacement, self: Any) -> Checkpoint:
     return found
 
 
-@mutant("a stamp in the log is never given away again (1)", _CHECKPOINT, seed=553)
+@mutant("a stamp in the log is never given away again (1)", _CHECKPOINT, seed=45)
 def loop_forgets_stamp(real: Replacement, self: Any) -> Checkpoint:
     found: Checkpoint = real(self)
     return found._replace(report=replace(found.report, stamp=ZERO)) if self.inside else found
 
 
-@mutant("an epoch that some node has rows of is the next to be cut", f"{_SOURCE}.begin", seed=73)
+@mutant("an epoch that some node has rows of is the next to be cut", f"{_SOURCE}.begin", seed=176)
 def forgets_begun_epochs(real: Replacement, self: Any) -> list[CausalEffect]:
     self._begun = -1
     effects: list[CausalEffect] = real(self)
@@ -278,7 +278,7 @@ def forgets_begun_epochs(real: Replacement, self: Any) -> list[CausalEffect]:
 
 
 @mutant(
-    "without a log, what was not sent is kept", f"{_OUTPUT}._forget_sent", flows=Flows.MIXED, seed=5
+    "without a log, what was not sent is kept", f"{_OUTPUT}._forget_sent", flows=Flows.MIXED, seed=8
 )
 def forgets_the_unsent(real: Replacement, self: Any, child: int) -> None:
     if not self._logged:
@@ -287,7 +287,7 @@ def forgets_the_unsent(real: Replacement, self: Any, child: int) -> None:
     real(self, child)
 
 
-@mutant("without a log, the floor rises", f"{_OUTPUT}._forget_sent", flows=Flows.MIXED, seed=5)
+@mutant("without a log, the floor rises", f"{_OUTPUT}._forget_sent", flows=Flows.MIXED, seed=4)
 def floor_stays(real: Replacement, self: Any, child: int) -> None:
     floor = self.log.floors()[child]
     real(self, child)
@@ -295,22 +295,10 @@ def floor_stays(real: Replacement, self: Any, child: int) -> None:
 
 
 @mutant(
-    "the floor stays while an edge is closed",
-    f"{_OUTPUT}._forget_sent",
-    flows=Flows.MIXED,
-    seed=1371,
-)
-def forgets_behind_a_fence(real: Replacement, self: Any, child: int) -> None:
-    is_open, self._open[child] = self._open[child], True
-    real(self, child)
-    self._open[child] = is_open
-
-
-@mutant(
     "marks are kept until the child knows the watermark where it stands",
     f"{_OUTPUT}._forget_sent",
     flows=Flows.MIXED,
-    seed=728,
+    seed=287,
 )
 def forgets_untold_marks(real: Replacement, self: Any, child: int) -> None:
     unstated, self._unstated = self._unstated, set()
@@ -322,7 +310,7 @@ def forgets_untold_marks(real: Replacement, self: Any, child: int) -> None:
     "what an eager node makes leaves after its checkpoint",
     f"{_OUTPUT}.flush",
     flows=Flows.MIXED,
-    seed=5,
+    seed=8,
 )
 def eager_at_once(real: Replacement, self: Any, child: int) -> list[CausalEffect]:
     self._released = None
@@ -334,7 +322,7 @@ def eager_at_once(real: Replacement, self: Any, child: int) -> list[CausalEffect
     "only a durable cut ends the epochs before it (28)",
     f"{_INBOX}.ended_by",
     flows=Flows.MIXED,
-    seed=988205,
+    seed=93,
 )
 def ends_epochs_by_rows(real: Replacement, self: Any, marked: Mapping[int, int]) -> frozenset[int]:
     self._held_marks.update(self._held)
@@ -352,7 +340,7 @@ def fence_leaves_edges_open(real: Replacement, self: Any, child: int, incarnatio
     self._open = is_open
 
 
-@mutant("survivors report what they have received (3)", f"{_MACHINE}.report", seed=21)
+@mutant("survivors report what they have received (3)", f"{_MACHINE}.report", seed=1)
 def reports_no_diffs(real: Replacement, self: Any) -> Any:
     return replace(real(self), diffs=())
 
@@ -360,7 +348,7 @@ def reports_no_diffs(real: Replacement, self: Any) -> Any:
 @mutant(
     "a new incarnation of a child is sent everything from its position (16)",
     f"{_LOG}.rewind",
-    seed=11,
+    seed=2,
 )
 def rewinds_nothing(real: Replacement, *_: Any) -> None:
     return
@@ -392,7 +380,7 @@ def marks_before_the_cut(
     return [*stored, *marked]
 
 
-@mutant("known ranges are read again as they were", _SCRIPT, seed=38)
+@mutant("known ranges are read again as they were", _SCRIPT, seed=45)
 def reads_other_ranges(real: Replacement, start: Start) -> Any:
     return real(replace(start, targets=()))
 
@@ -400,7 +388,7 @@ def reads_other_ranges(real: Replacement, start: Start) -> Any:
 @mutant(
     "durable cuts are made again where they were",
     _SCRIPT,
-    seed=27,
+    seed=1,
 )
 def forgets_cuts(real: Replacement, start: Start) -> Any:
     return real(replace(start, cuts=()))
@@ -409,12 +397,12 @@ def forgets_cuts(real: Replacement, start: Start) -> Any:
 # -- global checkpoints and loops ------------------------------------------------------------------
 
 
-@mutant("rows after a hold wait", f"{_INBOX}._holds", flows=Flows.MIXED, seed=44)
+@mutant("rows after a hold wait", f"{_INBOX}._holds", flows=Flows.MIXED, seed=17)
 def holds_nothing(real: Replacement, *_: Any) -> bool:
     return False
 
 
-@mutant("a loop's watermark never goes back", f"{_LOOP_GATE}.region_completed", seed=10)
+@mutant("a loop's watermark never goes back", f"{_LOOP_GATE}.region_completed", seed=8)
 def loop_watermark_goes_back(
     real: Replacement, self: Any, done: Completion, cut_us: int, last_us: int | None
 ) -> None:

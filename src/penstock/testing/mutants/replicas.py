@@ -251,7 +251,7 @@ def tells_new_siblings_nothing(real: Replacement, self: Any, host: int) -> None:
     self.siblings.add(host)
 
 
-@mutant("a dead sibling is not waited for", f"{_TABLES}.left", flows=_REPLICAS, seed=11)
+@mutant("a dead sibling is not waited for", f"{_TABLES}.left", flows=_REPLICAS, seed=508)
 def waits_for_the_dead(real: Replacement, *_: Any) -> None:
     return
 

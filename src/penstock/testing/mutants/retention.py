@@ -14,7 +14,6 @@ __all__ = ["RETENTION"]
 _RETENTION = "penstock.core.control.retention"
 _MACHINE = f"{_RETENTION}:RetentionMachine"
 _WATCH = "penstock.core.rollback.watch:SpanWatch"
-_LOGS = "penstock.core.control.planned_logs:PlannedLogs"
 
 
 def _changed(due: Forget | None, lows: Mapping[int, Low]) -> Forget | None:
@@ -31,7 +30,7 @@ def truncates_too_far(real: Replacement, *args: Any, **more: Any) -> Forget | No
     return _changed(due, {n: Low(low.region + 1, low.own + 1) for n, low in lows.items()})
 
 
-@mutant("low epochs are by region", f"{_MACHINE}.due", flows=Flows.MIXED, seed=1)
+@mutant("low epochs are by region", f"{_MACHINE}.due", flows=Flows.MIXED, seed=5)
 def low_epoch_of_others(real: Replacement, *args: Any, **more: Any) -> Forget | None:
     due: Forget | None = real(*args, **more)
     lows = {} if due is None else due.lows
@@ -39,12 +38,14 @@ def low_epoch_of_others(real: Replacement, *args: Any, **more: Any) -> Forget | 
     return _changed(due, {node: Low(top, low.own) for node, low in lows.items()})
 
 
-@mutant("sinks hold their region back", f"{_WATCH}.published", flows=Flows.MIXED)
+@mutant("sinks hold their region back", f"{_WATCH}.published", flows=Flows.MIXED, seed=1)
 def counts_the_open_epoch(real: Replacement, self: Any, node: int, epoch: int) -> None:
     real(self, node, epoch + 1)
 
 
-@mutant("what a restart made void does not count", f"{_WATCH}.restarted", flows=Flows.MIXED)
+@mutant(
+    "what a restart made void does not count", f"{_WATCH}.restarted", flows=Flows.MIXED, seed=137
+)
 def counts_void_checkpoints(real: Replacement, *_: Any) -> None:
     return None
 
@@ -53,85 +54,10 @@ def counts_void_checkpoints(real: Replacement, *_: Any) -> None:
     "low epochs fall where a node is taken back by hand",
     f"{_MACHINE}.node_restarted",
     flows=Flows.MIXED,
+    seed=137,
 )
 def low_epochs_never_fall(real: Replacement, self: Any, node: int, epoch: int) -> None:
     self.watch.restarted(node, epoch)
-
-
-@mutant("nothing is forgotten while nodes go back by hand", f"{_MACHINE}.due", flows=Flows.MIXED)
-def forgets_during_rollbacks(real: Replacement, self: Any, going_back: bool) -> Forget | None:
-    found: Forget | None = real(self, False)
-    return found
-
-
-@mutant("initial states go when what came next may be forgotten", f"{_MACHINE}.due")
-def starts_from_the_beginning(real: Replacement, *args: Any, **more: Any) -> Forget | None:
-    due: Forget | None = real(*args, **more)
-    return None if due is None else replace(due, begun=())
-
-
-# -- logs ------------------------------------------------------------------------------------------
-
-
-def _any_log(real: Replacement, *_: Any) -> int:
-    """Take every checkpoint's log for as good as any."""
-    return -1
-
-
-@mutant(
-    "a checkpoint counts when its log reaches back to its children (12)",
-    f"{_RETENTION}:serves_from",
-    flows=Flows.MIXED,
-)
-def counts_short_logs(real: Replacement, *args: Any) -> int:
-    return _any_log(real, *args)
-
-
-@mutant(
-    "what checkpoints within an epoch may have to send again is kept until it ends",
-    "penstock.core.node.output:Output._forget_sent",
-    also={f"{_RETENTION}:serves_from": _any_log},
-    flows=Flows.MIXED,
-    seed=1210,
-)
-def forgets_within_epochs(real: Replacement, self: Any, child: int) -> None:
-    self._forgets_epochs = False
-    real(self, child)
-
-
-@mutant(
-    "without a log, a checkpoint needs children that have come as far",
-    f"{_WATCH}._loses",
-    flows=Flows.MIXED,
-    seed=10,
-)
-def low_epoch_as_if_logged(real: Replacement, *_: Any) -> bool:
-    return False
-
-
-@mutant(
-    "a log goes when checkpoints are there that fit each other",
-    f"{_MACHINE}.can_lose_logs",
-    flows=Flows.MIXED,
-)
-def drops_logs_at_once(real: Replacement, *_: Any) -> bool:
-    return True
-
-
-@mutant(
-    "checkpoints are kept as without a log before the log goes",
-    f"{_LOGS}._announce",
-    flows=Flows.MIXED,
-)
-def drops_logs_unannounced(real: Replacement, *_: Any) -> None:
-    return None
-
-
-@mutant("a new log counts when it is whole", f"{_LOGS}.settle", flows=Flows.MIXED)
-def counts_new_logs_at_once(real: Replacement, self: Any, *args: Any) -> bool:
-    self._whole_after.clear()
-    found: bool = real(self, *args)
-    return found
 
 
 # -- checkpoints -----------------------------------------------------------------------------------
@@ -141,7 +67,7 @@ def counts_new_logs_at_once(real: Replacement, self: Any, *args: Any) -> bool:
     "every checkpoint that may be asked for is kept",
     f"{_RETENTION}:oldest_kept",
     flows=Flows.MIXED,
-    seed=10,
+    seed=25,
 )
 def keeps_one_too_few(
     real: Replacement, epochs: Mapping[int, int], low: int, *more: Any

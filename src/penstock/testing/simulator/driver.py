@@ -75,6 +75,8 @@ class Driver:
         """Per round and host: the nodes there that have not heard of a fence."""
         self._answers: list[tuple[int, int]] = []
         """Rounds, and hosts that have no nodes and have not heard of them."""
+        self._has_begun = True
+        """Whether what is durable of all nodes is known: at first it is nothing."""
         self.controller: RecoveryMachine | None = self._new_controller()
 
     def add_choices(self, found: Choices, stores: bool) -> None:
@@ -179,13 +181,9 @@ class Driver:
 
     def rollback(self) -> bool:
         """A person wants the flow to go back."""
-        if self.controller is None:
+        if self.controller is None or not self._has_begun:
             return False
-        stored = self._world.store.stored_of_all()
-        self.retention.stored_read(stored, stored)
-        for sink, epochs in self._world.store.published.items():
-            self.retention.sink_published(sink, max(epochs, default=-1))
-        lows = self.retention.gone_before()
+        stored, lows = self._world.store.stored_of_all(), self.retention.gone_before()
         together = self._world.shape.global_every is not None
         back = GoingBack(self._world.shape.graph, stored, lows, together)
         oldest = back.oldest_epoch()
@@ -195,6 +193,13 @@ class Driver:
         self._world.note(f"a person rolls the flow back to {to}")
         self.control(self.controller.rollback(to, lows))
         return True
+
+    def _begin_retention(self) -> None:
+        """What is durable of all nodes was read."""
+        self._has_begun = True
+        for sink, epochs in self._world.store.published.items():
+            self.retention.sink_published(sink, max(epochs, default=-1))
+        self.retention.begun()
 
     def _truncate(self, _: None) -> None:
         if self.controller is None:
@@ -264,6 +269,7 @@ class Driver:
     def _restart_controller(self, _: None) -> None:
         self._world.note("controller restarts")
         self.controller = self._new_controller()
+        self._has_begun = False
         self._hold_everybody({})
         self._world.loops.begin()
         if self._world.cluster is not None:
@@ -320,6 +326,8 @@ class Driver:
                 self._stop_the_rest(effect)
                 whole = [node for node, newest in effect.nodes.items() if newest is None]
                 self.retention.stored_read(stored, whole)
+                if not self._has_begun:
+                    self._begin_retention()
                 gone = self.retention.gone_before()
                 self.control(controller.stored(effect.round, stored, gone))
             case StartNode():

@@ -16,6 +16,8 @@ from penstock.testing.simulator.stages import Shape
 __all__ = ["REGIMES", "with_regimes"]
 
 REGIMES = ("causal", "lazy", "ephemeral", "batch", "eager", "global", "persist", "switched")
+LONG = 14
+"""Epochs of runs in which some nodes save much less often than others."""
 _INNER = (Kind.STATELESS, Kind.STATEFUL, Kind.ORDERED)
 
 
@@ -105,12 +107,13 @@ def _built(
         modes=modes,
         regimes=regimes,
         every={
-            node: 1 if regimes[node] == "eager" else random.choice((every, 2 * every))
+            node: 1 if regimes[node] == "eager" else random.choice((every, 2 * every, 4 * every))
             for node in sorted(clean - set(graph.units))
         }
         | dict.fromkeys(clean.intersection(graph.units), every),
         pairs=pairs,
         switched=switched,
+        epochs=random.choice((shape.epochs, shape.epochs, LONG)),
     )
 
 
