@@ -1,4 +1,4 @@
-"""``penstock status`` and ``penstock rollback`` on the stores of flows that run and that do not."""
+"""``penstock status``, ``rollback`` and ``explain-recovery``, while flows run and afterwards."""
 
 import json
 import time
@@ -15,7 +15,9 @@ from penstock.api import functions as F
 from penstock.cli.app import app
 from penstock.engine.driver.command_channel import call, find_driver
 from penstock.engine.store.description import FlowDescription
+from penstock.engine.store.story_log import read_story
 from penstock.errors import SettingsError
+from penstock.testing.kills import await_epochs, await_recovery
 from penstock.testing.local import LocalQuery, start_local
 
 ROWS = 30_000
@@ -186,3 +188,41 @@ def test_a_description_comes_back_as_it_was_written(ended: Path) -> None:
     assert found is not None
     assert FlowDescription.from_plain(json.loads(json.dumps(found.to_plain()))) == found
     assert {chain.regime for chain in found.chains} == {"Causal()"}
+
+
+def test_a_recovery_is_told_as_a_story(tmp_path: Path) -> None:
+    query = start(tmp_path, rows=60_000)
+    try:
+        await_epochs(query, 2)
+        killed = query.kill("totals[0]")
+        names = await_recovery(query)["lost"]
+        query.finish(WAIT_S)
+    finally:
+        query.stop()
+    store = str(tmp_path / "store")
+    begin, recovery, *_ = command("explain-recovery", store)["recoveries"]
+    assert begin["lines"][0]["step"] == "begin"
+    assert recovery["lost"]
+    assert recovery["recovered"]
+    assert list(recovery["steps_ms"]) == ["fence", "plan", "start", "open", "replay"]
+    assert sum(recovery["steps_ms"].values()) == pytest.approx(recovery["took_ms"])
+    lost = recovery["lines"][0]
+    assert lost["text"].startswith(f"host {killed['host']} was lost (")
+    assert all(name in lost["text"] for name in names)
+    assert all(line["cause"] == lost["cause"] for line in recovery["lines"])
+    texts = [line["text"] for line in recovery["lines"]]
+    assert any(names[0] in text and "why: host lost" in text for text in texts)
+    [newest] = command("explain-recovery", store, "--last", "1")["recoveries"]
+    assert newest["rounds"][-1] >= recovery["rounds"][-1]
+    printed = CliRunner().invoke(app, ["explain-recovery", store], catch_exceptions=False)
+    assert lost["text"] in printed.output
+
+
+def test_a_store_without_a_story_says_so(ended: Path) -> None:
+    story = ended / "store" / "story.log"
+    assert len(read_story(ended / "store")) > 3
+    story.unlink()
+    with pytest.raises(SettingsError, match="no story"):
+        command("explain-recovery", str(ended / "store"))
+    with pytest.raises(SettingsError, match="not the store of a flow"):
+        command("explain-recovery", str(ended))

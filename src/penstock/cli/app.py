@@ -29,6 +29,7 @@ app.command("chaos")(chaos_command.chaos)
 app.command("simulate")(simulate_command.simulate)
 app.command("status")(store_commands.status)
 app.command("rollback")(store_commands.rollback)
+app.command("explain-recovery")(store_commands.explain_recovery)
 app.command("drill")(drill_command.drill)
 app.add_typer(bench_app, name="bench")
 

@@ -1,7 +1,8 @@
-"""``penstock status`` and ``penstock rollback``: what is in a flow's store, and going back."""
+"""What is in a flow's store: ``penstock status``, ``rollback`` and ``explain-recovery``."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -9,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.output import print_json
+from penstock.errors import SettingsError
 from penstock.terminal import stderr
 
-__all__ = ["rollback", "status"]
+__all__ = ["explain_recovery", "rollback", "status"]
 
 Store = Annotated[str, typer.Argument(metavar="STORE", help="The checkpointLocation of the flow.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -93,6 +95,45 @@ def rollback(
         "marked": f"the next start goes back to epoch {to} first",
     }
     console.print(said[done])
+
+
+def explain_recovery(
+    store: Store,
+    last: Annotated[
+        int | None, typer.Option(min=1, help="Only the newest recoveries, this many.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Tell a flow's recoveries: who was lost and why, who restarted from where, what it took.
+
+    The start of a flow is a recovery, too: of all nodes, from what is durable.
+    """
+    from penstock.engine.store.store_view import StoreView
+    from penstock.engine.store.story_log import read_story, told_recoveries
+
+    view = StoreView(store)
+    told = told_recoveries(read_story(view.path))
+    if not told:
+        raise SettingsError(
+            f"{store} has no story of a recovery yet: it begins with the next start of the flow",
+            path=store,
+        )
+    told = told[-last:] if last else told
+    if json:
+        print_json({"flow": view.description.flow, "recoveries": told})
+        return
+    for recovery in told:
+        print("\n".join(_told(recovery)))
+
+
+def _told(recovery: dict[str, Any]) -> list[str]:
+    """A recovery, for people; times are milliseconds since its beginning."""
+    at = datetime.fromtimestamp(recovery["begun_us"] / 1e6).astimezone()
+    took = f"{recovery['took_ms']:,.1f} ms" if recovery["recovered"] else "it is not over"
+    rounds = ", ".join(map(str, recovery["rounds"]))
+    steps = ", ".join(f"{step} {ms:,.1f}" for step, ms in recovery["steps_ms"].items())
+    lines = [f"{line['ms']:>10,.1f}  {line['text']}" for line in recovery["lines"]]
+    return [f"{at:%Y-%m-%d %H:%M:%S}, round {rounds}: {took} ({steps})", *lines, ""]
 
 
 def _rows_table(rows: list[dict[str, Any]]) -> Table:

@@ -363,7 +363,7 @@ def test_a_recovery_fences_collects_starts_and_opens(controller: RecoveryMachine
     assert controller.lost({1: 0}) == []  # old news
     assert controller.host_fenced(1, 7) == []
     assert controller.host_fenced(0, 8) == []  # of an older round
-    assert controller.host_fenced(1, 8) == [FenceSources({}), Collect(1, {1: 2})]
+    assert controller.host_fenced(1, 8) == [FenceSources({}, 1), Collect(1, {1: 2})]
     assert controller.stored(1, {1: Stored()}, {}) == []
     assert controller.reported(0, 1, Report(0, floors={1: Floor()})) == []
     [start] = controller.reported(2, 1, Report(2, clock={1: Position((4,), 0)}))
@@ -371,8 +371,8 @@ def test_a_recovery_fences_collects_starts_and_opens(controller: RecoveryMachine
     assert (start.incarnation, start.start.stamp) == (1, (4,))
     assert controller.recovered(1, 1) == []
     assert controller.started(1, 1) == [
-        OpenEdge(0, 1, 1, Position((), 0)),
-        OpenEdge(1, 2, 0, Position((4,), 0)),
+        OpenEdge(0, 1, 1, Position((), 0), 1),
+        OpenEdge(1, 2, 0, Position((4,), 0), 1),
     ]
     assert not controller.quiet
     assert controller.opened(0, 0, 1, 1) == []
@@ -391,7 +391,7 @@ def test_a_failure_during_recovery_starts_over_with_both(controller: RecoveryMac
 def test_a_host_that_is_gone_need_not_hear_of_a_fence(controller: RecoveryMachine) -> None:
     controller.lost({1: 0})
     controller.host_fenced(1, 7)
-    assert controller.host_gone(8) == [FenceSources({}), Collect(1, {1: 2})]
+    assert controller.host_gone(8) == [FenceSources({}, 1), Collect(1, {1: 2})]
     assert controller.host_gone(8) == []
 
 
@@ -514,4 +514,4 @@ def test_nodes_that_contradict_again_go_to_older_checkpoints_and_then_the_flow_e
 
     assert recover(contradict())[1] == 6
     assert recover(contradict())[1] == 3
-    assert contradict() == [GiveUp("no")]
+    assert contradict() == [GiveUp("no", machine.round)]

@@ -25,6 +25,7 @@ Theory of operation
 - A node counts as failed until it has hit all its targets and all its edges are open: until then
   no plan could rely on it.
 
+Every effect has the ``round`` that caused it: the number of a fence, which rises with each of them.
 A driver that starts again reads the :class:`Record` and declares every node lost: a start of a flow
 is the recovery of everything.
 
@@ -94,6 +95,7 @@ class FenceStore(NamedTuple):
     """Let the store refuse every other incarnation of these nodes with state, at once."""
 
     incarnations: Mapping[int, int]
+    round: int
 
 
 class FenceHosts(NamedTuple):
@@ -112,12 +114,14 @@ class ReadStates(NamedTuple):
 
     nodes: Mapping[int, int | None]
     """How many of the newest checkpoints a plan may ask for; None: any."""
+    round: int
 
 
 class FenceSources(NamedTuple):
     """Let the logs of sources take nothing more of every other incarnation of them."""
 
     incarnations: Mapping[int, int]
+    round: int
 
 
 class Collect(NamedTuple):
@@ -136,6 +140,7 @@ class StartNode(NamedTuple):
     incarnations: Mapping[int, int]
     """Its neighbours', and its own: a node of a loop may send to itself."""
     start: Start
+    round: int
 
 
 class OpenEdge(NamedTuple):
@@ -146,26 +151,31 @@ class OpenEdge(NamedTuple):
     incarnation: int
     """The target's."""
     position: Position
+    round: int
 
 
 class Refuse(NamedTuple):
     """The checkpoints that a person asked for are gone; the nodes start from the newest instead."""
 
     reason: str
+    round: int
 
 
 class Widen(NamedTuple):
     """Say that more nodes restart than were lost, and why."""
 
     reason: str
-    node: int | None = None
+    node: int | None
     """The node that could not repeat its steps; None: there is no plan for less than everything."""
+    round: int
+    """The one in which that was found; a new one follows."""
 
 
 class GiveUp(NamedTuple):
     """Too much was lost for causal recovery."""
 
     reason: str
+    round: int
 
 
 RecoveryEffect = (
@@ -208,7 +218,7 @@ class RecoveryMachine:
     >>> machine.record.incarnations[1], machine.failed
     (2, frozenset({1}))
     >>> machine.host_fenced(machine.round, host=7)
-    [FenceSources(incarnations={}), Collect(round=1, nodes={1: 2})]
+    [FenceSources(incarnations={}, round=1), Collect(round=1, nodes={1: 2})]
     """
 
     def __init__(
@@ -271,14 +281,14 @@ class RecoveryMachine:
         region = frozenset(n for n, r in self.graph.regions.items() if r == number)
         times = self._contradictions[number] = self._contradictions.get(number, 0) + 1
         if region <= self.record.unfinished or times > CONTRADICTIONS_MAX:
-            return [GiveUp(reason)]
+            return [GiveUp(reason, self._number)]
         older: dict[int, int] = {}
         if times > 1 and self.history:
             starts = self.history[-1].starts
             older = {
                 n: starts[n].completed - 1 for n in region if n in starts and starts[n].checkpoint
             }
-        return [Widen(reason, node), *self._again(region, older)]
+        return [Widen(reason, node, self._number), *self._again(region, older)]
 
     def rollback(self, to: int, gone: Mapping[int, int]) -> list[RecoveryEffect]:
         """A person asks for it: all goes back to checkpoints at or before an epoch.
@@ -345,7 +355,9 @@ class RecoveryMachine:
         found, self._round = current.plan, None
         self._unopened = set(found.edges())
         return [
-            OpenEdge(sender, target, self._now(target), found.position(sender, target))
+            OpenEdge(
+                sender, target, self._now(target), found.position(sender, target), current.number
+            )
             for sender, target in found.edges()
         ]
 
@@ -420,9 +432,9 @@ class RecoveryMachine:
         states = {node: self._newest(node) for node in sorted(failed) if self._has_state(node)}
         return [
             Persist(self.record),
-            FenceStore(self._incarnations(states)),
+            FenceStore(self._incarnations(states), self._number),
             FenceHosts(self._number, hosts, fences),
-            ReadStates(states),
+            ReadStates(states, self._number),
             *self._maybe_collect(current),
         ]
 
@@ -433,7 +445,8 @@ class RecoveryMachine:
         kinds = self.graph.kinds
         sources = [node for node in current.failed if kinds[node] is Kind.SOURCE]
         wanted = {node: self._newest(node) for node in sorted(current.failed)}
-        return [FenceSources(self._incarnations(sources)), Collect(current.number, wanted)]
+        number = current.number
+        return [FenceSources(self._incarnations(sources), number), Collect(number, wanted)]
 
     def _incarnations(self, nodes: Iterable[int]) -> dict[int, int]:
         return {node: self._now(node) for node in sorted(nodes)}
@@ -461,7 +474,7 @@ class RecoveryMachine:
         if found.impossible is not None and limits:
             if self.record.limits:
                 self.record = replace(self.record, limits={})
-                effects = [Persist(self.record), Refuse(found.impossible)]
+                effects = [Persist(self.record), Refuse(found.impossible, current.number)]
             found = self.plan(current.failed, current.reports, current.stored)
         if found.impossible is not None:
             return [*effects, *self._without_plan(found.impossible)]
@@ -471,9 +484,9 @@ class RecoveryMachine:
         current.starting = set(found.starts)
         self.history.append(found)
         effects += [
-            StartNode(node, self._now(node), self._neighbours(node), found.starts[node])
+            StartNode(node, self._now(node), self._neighbours(node), start, current.number)
             for node in self.graph.order
-            if node in found.starts
+            if (start := found.starts.get(node)) is not None
         ]
         return effects
 
@@ -481,8 +494,8 @@ class RecoveryMachine:
         """Too much was lost: start everything from what is durable, unless that is what failed."""
         everything = frozenset(self.graph.kinds)
         if self.record.unfinished == everything:
-            return [GiveUp(reason)]
-        return [Widen(reason), *self._again(everything)]
+            return [GiveUp(reason, self._number)]
+        return [Widen(reason, None, self._number), *self._again(everything)]
 
     def _limits(self, stored: Mapping[int, Stored]) -> Mapping[int, int]:
         """At or before which epochs nodes have to start, though they could start later."""

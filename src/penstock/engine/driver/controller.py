@@ -554,6 +554,8 @@ class Controller:
         self.host.transport.close()
         if self.links.agent is not None:
             self.links.agent.close()
+        if self.recovery is not None:
+            self.recovery.story.close()
         if self._place is not None:
             self._place.close()
         error = self.frames.close()

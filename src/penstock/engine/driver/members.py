@@ -173,6 +173,8 @@ class Members:
         effects = self.machine.take(event, now_ms())
         if effects:
             log.debug("%d: %s leads to %s", self.machine.cause, event, effects)
+            if self._parts.recovery is not None:
+                self._parts.recovery.story.decided(self.machine.cause, event, effects)
         for effect in effects:
             self._perform(effect)
 

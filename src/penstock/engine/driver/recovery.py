@@ -9,12 +9,12 @@ the rest goes on.  Everything here runs in the controller's thread.  What it is 
     store       the record, fences, what is durable
     orders      what hosts are told
     history     what happened, for people
+    story       the same line by line, in the store
 """
 
 from __future__ import annotations
 
 import logging
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -50,11 +50,13 @@ from penstock.engine.driver.recovery_history import RecoveryHistory
 from penstock.engine.driver.recovery_place import RecoveryPlace
 from penstock.engine.driver.recovery_requests import RecoveryRequests
 from penstock.engine.driver.recovery_store import RecoveryStore
+from penstock.engine.driver.recovery_story import RecoveryStory
 from penstock.engine.driver.stalls import Stalls
 from penstock.engine.host.causal_agent import checkpoints_of
 from penstock.engine.settings import RunSettings
 from penstock.engine.store.description import FlowDescription, describe
 from penstock.engine.store.skipped_rows import SkippedRows
+from penstock.engine.store.story_log import StoryLog
 from penstock.errors import PenstockError
 from penstock.planning.physical import PhysicalPlan
 from penstock.planning.replica_plan import causal_part
@@ -102,6 +104,7 @@ class Recovery:
         self.retention = RetentionMachine(graph, settings.rollback_epochs, record.forgotten)
         self.skipped = SkippedRows(self.store.storage, place.sync)
         self.history = RecoveryHistory()
+        self.story = RecoveryStory(StoryLog(self.store.storage), causal, plan.node_name, record)
         self.stalls = Stalls(settings.s("storeTimeout"))
         self.stall = self.stalls.new("the driver")
         self.requests = RecoveryRequests(self)
@@ -160,6 +163,8 @@ class Recovery:
             case reports.EdgeOpened(sender, incarnation, target, target_incarnation):
                 effects = machine.opened(sender, incarnation, target, target_incarnation)
                 self._worked(target, resend_s=report.seconds)
+                if machine.open:
+                    self.story.opened()
                 self.perform(effects)
             case reports.NodeRecovered():
                 self.perform(machine.recovered(report.node, report.incarnation))
@@ -175,6 +180,7 @@ class Recovery:
             case reports.NodeFlushed():
                 self._flushed(report)
             case reports.HostFenced():
+                self.story.fenced(report.round, report.host)
                 self.perform(machine.host_fenced(report.round, report.host))
             case reports.WriterStalled():
                 self.stalls.note(report)
@@ -188,6 +194,7 @@ class Recovery:
         """A node has done something that no other node waits for."""
         match report:
             case reports.NodeCaughtUp():
+                self.story.caught_up(report)
                 self._worked(
                     report.node,
                     restore_s=report.restore_s,
@@ -301,6 +308,7 @@ class Recovery:
             effect = self._work.popleft()
             try:
                 self._work.extend(self._perform(effect, starts, edges))
+                self.story.performed(effect)
             except OSError as error:
                 self._work.appendleft(effect)
                 self.stall.failed(error)
@@ -311,6 +319,7 @@ class Recovery:
             self._start(starts)
         if edges:
             self.history.started()
+            self.story.opening(edges)
             self.orders.open(edges)
         if self.history.looked(self.machine.open, self.machine.quiet):
             self.orders.tell_all(host_orders.SettleNodes())
@@ -348,8 +357,10 @@ class Recovery:
             case Widen():
                 self._widened(effect)
             case GiveUp():
+                self.story.performed(effect)
+                reason = self.story.with_names(effect.reason)
                 raise PenstockError(
-                    f"the flow cannot be recovered: {self._with_names(effect.reason)}. Restore "
+                    f"the flow cannot be recovered: {reason}. Restore "
                     f"{self.store.storage} from a copy, or start with a new checkpointLocation and "
                     "empty output"
                 )
@@ -377,6 +388,7 @@ class Recovery:
     def _start(self, starts: list[StartNode]) -> None:
         names = self._names(effect.node for effect in starts)
         self.history.planned(names)
+        self.story.planned(starts)
         self.stalls.forget(names)
         if self._pause_every is not None:
             # A node that is fed only round a loop has no parents, but checkpoints.
@@ -389,7 +401,7 @@ class Recovery:
 
     def _widened(self, effect: Widen) -> None:
         """Say that more restarts than was lost."""
-        reason = self._with_names(effect.reason)
+        reason = self.story.with_names(effect.reason)
         if effect.node is None:
             log.warning("causal recovery is impossible (%s): the whole flow goes back", reason)
             return
@@ -400,10 +412,4 @@ class Recovery:
             "that node goes back to the last published epochs and checkpoints, and works on what "
             "came after once more. Nothing is lost, nothing comes twice",
             reason,
-        )
-
-    def _with_names(self, reason: str) -> str:
-        """A machine's words, with the names of nodes instead of their numbers."""
-        return re.sub(
-            r"\bnode (\d+)", lambda found: f"node {self.plan.node_name(int(found[1]))}", reason
         )

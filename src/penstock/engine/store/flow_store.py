@@ -7,6 +7,7 @@
     commits/<stage>.log               how far each sink has got
     commits/<stage>.delivered.log     how far foreachBatch has, noted after each call
     skipped.json                      rows that stages pass over because no process survives them
+    story.log                         what happened in recoveries, for people
 
 The logs are described in :mod:`penstock.engine.store.logs`.
 """

@@ -123,7 +123,7 @@ class Monitor:
 
     def planned(self, starts: list[StartNode], limits: Mapping[int, int]) -> None:
         """Nodes start where the plan says: with state, no later than a person has asked for."""
-        for node, _, _, start in starts:
+        for node, _, _, start, _ in starts:
             if start.checkpoint is not None and start.completed > limits.get(node, EPOCH_END):
                 raise Violation(
                     "rollback", f"{node} starts at {start.completed}, not by {limits[node]}"
