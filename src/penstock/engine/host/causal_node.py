@@ -579,7 +579,7 @@ class CausalRunner(NodeRunner):
         return super().figures()._replace(messages_out=self.messages_out, causal=own)
 
     def truncate(self, epoch: int, keep_from: int) -> None:
-        """No node goes back behind ``epoch``, nor this one behind its checkpoint of ``keep_from``."""
+        """No node goes back behind ``epoch``, nor this one behind ``keep_from``."""
         self.machine.truncate_to(epoch)
         if self.store is not None:
             self.store.low_epoch = keep_from  # the next one that is written lets older ones go
