@@ -6,8 +6,8 @@
     <folder>/00000003.seal      how much of it counts, said once and for all
 
 A record is an epoch: its rows as an Arrow IPC stream, the watermark after it, a checksum over all.
-It is appended and made durable, with rows or without, before anybody hears of it: readers look at
-``synced`` first.  What a crash left of the last record does not check, and does not count.
+It is appended and made durable, with rows or without, before any reader hears of it: readers look
+at ``synced`` first.  What a crash left of the last record does not check, and does not count.
 
 One writer appends; every new writer begins a segment of its own.  Before that it *seals* the one
 before: it says that it will, makes durable what is there, looks how long that is, and says so.  A

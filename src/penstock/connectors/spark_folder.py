@@ -102,7 +102,7 @@ class StageFolder:
         return found if found.last > self.done() else None
 
     def begin(self, epochs: Range) -> None:
-        """Fix a range, before anybody works on it."""
+        """Fix a range, before any job works on it."""
         write_durably(self.path / "begun.json", json.dumps(epochs._asdict()).encode())
 
     def done(self) -> int:

@@ -7,7 +7,7 @@ imported, and an annotation that has no form (``Any``, a class that is not known
 nothing untyped can travel.
 
 Packing trusts our own types: values that msgpack takes as they are go there untouched.  Unpacking
-trusts nobody: a field of another type, a kind that the receiver does not take and another version
+trusts no peer: a field of another type, a kind that the receiver does not take and another version
 of the protocol are each a :class:`~penstock.errors.PeerError` that names the kind and the peer.
 """
 

@@ -56,7 +56,7 @@ class Knowledge:
         self.completed[node] = max(self.completed.get(node, -1), epoch)
 
     def observed(self, graph: CausalGraph, node: int) -> int:
-        """The largest epoch that anybody at or below a node is known to have completed."""
+        """The largest epoch that any node at or below this one is known to have completed."""
         return max(self.completed.get(below, -1) for below in graph.descendants[node])
 
     def handled(self, node: int, parent: int, up_to: Stamp) -> Stamp:

@@ -199,8 +199,8 @@ class PayloadLog:
     def forget_sent(self, child: int, through: int | None = None) -> None:
         """Forget what is on its way on the present connection; the floor says so.
 
-        With ``through``, only what belongs to epochs up to that one: then whoever has completed
-        the epoch of the floor can be served, whatever it has handled of later ones.
+        With ``through``, only what belongs to epochs up to that one: then a child that has
+        completed the epoch of the floor can be served, whatever it has handled of later ones.
         """
         outgoing = self._outgoing[child]
         stamp, epoch, horizon = outgoing.floor

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 The planner goes through the failed set from the sinks upwards.  A live child's position on an edge
 is its clock; a failed child's is where it starts itself.  So when a node's turn comes, all its
-children's positions are known, and everything that anybody who survives knows about its steps: the
+children's positions are known, and everything that any survivor knows about its steps: the
 survivors' diffs, those of the checkpoints chosen below it, and bound determinants.
 
 A **stateless** node starts at the least position of its children.  What it had handled of a parent
@@ -12,14 +12,14 @@ by then is the largest stamp in any diff at or before; what is known after becom
 replay must hit.  Inputs that no survivor knows of had no effect on any, so handling them again
 is harmless.  A **stateful** node starts at its newest checkpoint whose payload log reaches its
 children's positions.  One with **determinants** also binds them, up to the highest step that
-anybody observed: directly, or by having completed an epoch at or below it.  A **source** reads
+any survivor observed: directly, or by having completed an epoch at or below it.  A **source** reads
 on after the last range that its children know.  A **sink** starts after its last published epoch.
 
 The nodes of a loop are one **unit**: they start from checkpoints of one epoch, the newest that all
 of them have and whose logs reach all their children's positions.
 
-A node that promises **at most once** starts at the present epoch: the newest of which anybody who
-survives has seen a row.  Its senders send it only what comes after that; what it has sent cannot
+A node that promises **at most once** starts at the present epoch: the newest of which any
+survivor has seen a row.  Its senders send it only what comes after that; what it has sent cannot
 come again.  One that promises **at least once** is planned like any other.  But its steps are
 not known, so it is sent all of its open epochs again, and makes them again at stamps that no node
 has seen.
@@ -159,7 +159,7 @@ def _lost(graph: CausalGraph, node: int, stored: Stored, needed: int) -> str | N
     """Whether the end of a node's log is missing: then it would do again otherwise what it did.
 
     A mark leaves a source after its cut is durable, and a node with determinants after that of the
-    completion is.  So there is a record of the newest epoch that anybody below has, or of a later
+    completion is.  So there is a record of the newest epoch that any node below has, or of a later
     one.
     """
     if graph.kinds[node] is Kind.SOURCE:

@@ -101,7 +101,7 @@ class Start:
     """Steps that a survivor knows and that are no targets: their stamps are never given away again,
     and later inputs of their rows go after them."""
     top: Stamp = ZERO
-    """The greatest stamp of this node that anybody knows."""
+    """The greatest stamp of this node that any node knows."""
     horizon: int = -1
     trim: Stamp = ZERO
     """Determinants after this one are void."""

@@ -11,8 +11,8 @@ then it ends all the same) and ending.  Hosts that have not ended ``END_MS`` aft
 have their jobs cancelled; ``LEAVE_MS`` later the flow is over without them, and their leases end
 them.
 
-The machine takes events (method calls) and returns effects; it keeps no clock: whoever drives it
-passes the time in milliseconds.  It is off the data path: no message between nodes waits for it.
+The machine takes events (method calls) and returns effects; it keeps no clock: its caller passes
+the time in milliseconds.  It is off the data path: no message between nodes waits for it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class Assign:
-    """Tell every host its nodes and everybody's address."""
+    """Tell every host its nodes and the addresses of all hosts."""
 
     addresses: Mapping[int, str]
 
@@ -218,7 +218,7 @@ class ControllerMachine:
     def host_ended(self, host: int, failure: Failure | None) -> list[ControllerEffect]:
         """A host's process is gone; ``failure`` says why, if that is known."""
         if failure is None and self.phase not in (Phase.ENDING, Phase.ENDED):
-            lost = HostLostError(f"host {host} was lost: it ended, and nobody had told it to")
+            lost = HostLostError(f"host {host} was lost: it ended without having been told to")
             failure = lost.to_dict()
         self._gone.add(host)
         effects: list[ControllerEffect] = []

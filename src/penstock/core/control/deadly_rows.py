@@ -16,14 +16,14 @@ Of n suspects a piece has the square root of n, or one row if they are few.  So 
 takes about log log n losses, and 2 √n calls that are announced.
 
 A loss that leaves fewer suspects, or the same single one, is no step towards giving up.  Any other
-is: losses that have nothing to do with rows (a machine that fails, somebody who kills hosts) name
+is: losses that have nothing to do with rows (a machine that fails, a person who kills hosts) name
 other rows each time, and the node's limit ends them.  No stage loses more than ``ROWS_MAX`` rows
 this way: a function that survives none of its rows ends the flow.
 
 A row is known by the digest of its values, not by its place: a source may cut its batches anew when
 it is replayed, but a stage that can skip is a function of the row.  A row counts from the epoch on
 in which it was found: what has left in earlier epochs must be made again as it was.  No output of a
-lost call has left, so no step that anybody knows contains the row.
+lost call has left, so no step that any node knows contains the row.
 
 ``lost`` gives the row that is to be passed over.  It counts once it is durable, which the driver
 says with ``recorded``: if it cannot be written, the next loss gives the row again.

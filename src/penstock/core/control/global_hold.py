@@ -1,4 +1,4 @@
-"""Checkpoints of everybody at one epoch: who waits for whom.
+"""Checkpoints of all nodes at one epoch: who waits for whom.
 
 Theory of operation
 -------------------
@@ -7,7 +7,7 @@ All nodes hold their input after the same epoch, a multiple of ``every``:
     flushed(node, Flushed)   ->  None, or the epoch after which to hold from now on
 
 A node is flushed when that epoch is complete and its checkpoint, if it has state, is durable.  When
-all of them are, everybody may ``resume`` until the next multiple.  So at any time a node's newest
+all of them are, all may ``resume`` until the next multiple.  So at any time a node's newest
 checkpoint is at the last multiple or at the one before.
 
 A controller that restarts asks all nodes for what they said last; it needs nothing else.
@@ -32,7 +32,7 @@ def multiple_at(epoch: int, every: int) -> int:
 
 
 class GlobalHold:
-    """Waits for everybody's checkpoints.
+    """Waits for the checkpoints of all nodes.
 
     >>> hold = GlobalHold([1, 2], every=5)
     >>> hold.epoch, hold.flushed(1, Flushed(4, None)), hold.flushed(2, Flushed(4, 13))
@@ -50,7 +50,7 @@ class GlobalHold:
         self._ahead = ahead or {}
         """Where nodes start: who starts at or after a hold has come to it before."""
         self.epoch = multiple_at(completed + 1, every)
-        """After this one everybody holds its input."""
+        """After this one all nodes hold their input."""
         self._nodes = frozenset(nodes)
         self._said: dict[int, Flushed] = {}
 

@@ -9,7 +9,7 @@ Theory of operation
 The driver is a host of its own, number 0: it has peers, too.  A channel keeps the order of its
 messages and delivers each once, so no message is numbered.  :mod:`penstock.wire.control` turns
 every type that is reachable from here into bytes and back; a new message needs no code there.
-Whoever takes messages takes all of one union, by a ``match`` that mypy knows to be exhaustive.
+A receiver handles every type of one union, by a ``match`` that mypy knows to be exhaustive.
 """
 
 from __future__ import annotations

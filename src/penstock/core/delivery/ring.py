@@ -11,7 +11,7 @@ first, so that after one round trip per member all know all, and a report brings
 picture of the ring.
 
 A member that was not run for a while (a frozen process, a long pause) suspects itself first: it
-starts a new deadline before it reports anybody.
+starts a new deadline before it reports any other.
 
 Where answers come late now and then, as on a busy machine, the deadline is longer: ``SLACK`` times
 the longest gap between two of the last answers, but at most ``RAISED_MAX`` deadlines.

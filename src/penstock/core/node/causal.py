@@ -24,7 +24,7 @@ does not get again.  Each sender tells it by a mark of just that epoch; then
 and until then no input is handled.  What a node without state passes on is a function of its
 senders' watermarks; one with state (``stateful``) never goes back, and has its own in checkpoints.
 
-Where checkpoints are everybody's affair a node holds its input after some epoch (``hold_after``):
+Where all nodes take checkpoints together, a node holds its input after an epoch (``hold_after``):
 
     everything up to it was handled   ->  TakeCheckpoint, Flushed
     resume(epoch)                     ->  go on, up to another one

@@ -2,7 +2,7 @@
 
 Where it cut its batches is known from its children's diffs (the range is the last link); where it
 cut its epochs is durable before any mark leaves.  A restarted source first goes through a script
-made of both: ranges that somebody knows are read again exactly, gaps between them as one batch
+made of both: ranges that a survivor knows are read again exactly, gaps between them as one batch
 each, and durable cuts are made again where they were.  Then it reads on.
 """
 
@@ -110,7 +110,7 @@ class CausalSource(CausalMachine):
         self._begun = start.begun if start is not None else -1
 
     def begin(self) -> list[CausalEffect]:
-        """Called once, after a start: nobody else knows the watermark, the last cut does."""
+        """Called once, after a start: a source has its watermark from its last cut alone."""
         if not self.standing.restating:
             return self._pump()
         self.standing.watermark_us = self._start_us
@@ -138,7 +138,7 @@ class CausalSource(CausalMachine):
         """The end of an epoch is durable: it may be marked."""
         cut, self._cut = self._cut, None
         if cut is None or cut.epoch != epoch:
-            raise InvariantError(f"source {self.node}: nobody asked to store the cut of {epoch}")
+            raise InvariantError(f"source {self.node}: no cut of {epoch} was to be stored")
         self._step = Step((completion(epoch),), FREE)
         return [Complete(epoch, cut.watermark_us, 0)]
 

@@ -3,7 +3,7 @@
 A node in a loop counts what it does to pointstamps: a message handled is one less at its link, a
 message sent one more at its own link, a notification asked for one more at the stage until it was
 delivered, an open epoch at the gate one at the gate.  All counts of one step are handed over
-together (:meth:`NodeCounts.take`), so that whoever learns that an event is gone learns what it
+together (:meth:`NodeCounts.take`), so that news of an event that is gone comes with what it
 caused.
 """
 

@@ -176,11 +176,11 @@ class SpanWatch:
         return min((_epoch(self._monitor.low(n)) for n in self._fed[node]), default=-1)
 
     def region_low(self, node: int) -> int:
-        """No failure takes anybody who is connected with a node behind this epoch."""
+        """No failure takes any node that is connected with this one behind this epoch."""
         return min((self.low(other) for other in self._near(node)), default=-1)
 
     def low_epoch(self) -> int:
-        """No failure takes anybody behind this epoch."""
+        """No failure takes any node behind this epoch."""
         lows = [_epoch(self._monitor.low(number)) for number in range(len(self._heads))]
         return min(lows, default=-1)
 

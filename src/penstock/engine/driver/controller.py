@@ -390,7 +390,7 @@ class Controller:
                 self._perform(self._observe)
 
     def _ping(self) -> list[ControllerEffect]:
-        """Tell everybody that the driver lives, and what may be forgotten."""
+        """Tell all hosts that the driver lives, and what may be forgotten."""
         committed = min(self.machine.committed.values(), default=self.resume)
         lows = {} if self.recovery is None else self.recovery.lows()
         order = ForgetUpTo(committed, lows)
@@ -545,7 +545,7 @@ class Controller:
             source.on_push = self.host.wake
 
     def _await_driver_host(self) -> None:
-        """The driver's loop may be inside somebody's function: do not wait for it for ever."""
+        """The driver's loop may be stuck in a user's function: do not wait for it for ever."""
         self.host.ended.wait(END_S)
         self.events.post(lambda: self.machine.host_ended(DRIVER, None))
 

@@ -35,11 +35,11 @@ class Stalls:
         self._since: float | None = None
 
     def new(self, name: str) -> Stall:
-        """The waiting of somebody on the driver."""
+        """A stall of a writer on the driver."""
         return Stall(name, self.timeout_s, self.note)
 
     def note(self, news: WriterStalled) -> None:
-        """Somebody began to wait, or waits no more."""
+        """A writer began to wait, or waits no more."""
         with self._lock:
             if not news.waiting:
                 self._gone([news.name])

@@ -102,7 +102,7 @@ def take_targets(
     store: FlowStore | None,
     accept: Collection[str],
 ) -> None:
-    """Take the targets of the sinks for this run; refuse those that are somebody else's."""
+    """Take the targets of the sinks for this run; refuse those of other flows."""
     owner = Owner.here(flow.name, flow_id)
     mine: list[Sink] = []
     try:

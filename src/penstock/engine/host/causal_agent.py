@@ -71,7 +71,7 @@ log = logging.getLogger(__name__)
 
 KEPT_IN_LOOPS = 6
 PAUSE_MAX_S = 2.0
-"""So long at most nodes that can wait do so during a recovery."""
+"""Longest pause of pausable nodes during a recovery."""
 _WITH_STATE = (Kind.STATEFUL, Kind.ORDERED)
 _NOTHING_GONE = (-1, -1)
 
@@ -239,7 +239,7 @@ class CausalAgent:
         return True
 
     def _stall(self, name: str) -> Stall:
-        """How a node, or whoever else writes, waits for the store."""
+        """How a node, or another writer, waits for the store."""
         return Stall(name, self.rules.store_timeout_s, self.tell)
 
     def _runners(self) -> list[CausalRunner]:

@@ -72,7 +72,7 @@ __all__ = ["CausalRunner", "Keeper"]
 DETERMINANTS_MAX = 64
 """Steps whose determinants are made durable together, at most."""
 DIFF_SAMPLE = 64
-"""One of so many messages has the size of its diff measured."""
+"""The size of the diff is measured for one message out of this number."""
 REMEMBERED = 2
 """Checkpoints that stay in memory, where any do."""
 CHECKPOINT_SHARE = 0.05
@@ -108,8 +108,8 @@ class CausalRunner(NodeRunner):
     """None: the node has no state of its own."""
     checkpoint_s: float = field(kw_only=True)
     followed: bool = False
-    """Whether somebody keeps up with its checkpoints: a slow store does not make them rare, only
-    the processor time that they take does."""
+    """Whether a host follows its checkpoints: a slow store does not make them rare, only the
+    processor time that they take does."""
     copies: bool = field(kw_only=True)
     """Whether logs hold copies instead of references; for comparison only."""
     remembers: bool = False
@@ -123,7 +123,7 @@ class CausalRunner(NodeRunner):
     messages_out: int = 0
     work: NodeWork = field(default_factory=NodeWork)
     checkpoint_epochs: int | None = None
-    """A plan's word: a checkpoint at the end of each so many epochs, whatever it takes."""
+    """Set by a plan: epochs from one checkpoint to the next, whatever a checkpoint takes."""
     _diffs: int = 0
     _diff_bytes: int = 0
     _work: deque[CausalEffect] = field(default_factory=deque)
@@ -579,7 +579,7 @@ class CausalRunner(NodeRunner):
         return super().figures()._replace(messages_out=self.messages_out, causal=own)
 
     def truncate(self, epoch: int, keep_from: int) -> None:
-        """Nobody goes back behind an epoch; nor does this node behind its checkpoint of another."""
+        """No node goes back behind ``epoch``, nor this one behind ``keep_from``."""
         self.machine.truncate_to(epoch)
         if self.store is not None:
             self.store.low_epoch = keep_from  # the next one that is written lets older ones go

@@ -73,7 +73,7 @@ class CausalSourceDriver(SourceDriver):
     at least not in a later epoch."""
     machines: bool = False
     """Whether the flow has several machines, so that notes must outlive this one.  Where it has
-    one, whoever has seen more than the last cut goes with it."""
+    one, every process that has seen more than the last cut is lost with it."""
     _read_to: int = 0
 
     def begin(self, base: Record | None) -> None:
@@ -133,7 +133,7 @@ class CausalSourceDriver(SourceDriver):
         self.reading = True
 
     def _exactly(self, rows: int) -> pa.RecordBatch:
-        """The next rows, so many, as one batch."""
+        """Exactly this number of the next rows, as one batch."""
         batches: list[pa.RecordBatch] = []
         missing = rows
         while missing:

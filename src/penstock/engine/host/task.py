@@ -200,7 +200,7 @@ class HostProcess:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _end_soon(self) -> None:
-        """A loop that is stuck in somebody's function must not keep the process alive."""
+        """A loop that is stuck in a user's function must not keep the process alive."""
         if not self.host.ended.wait(GRACE_S):
             os._exit(1)
 
@@ -236,7 +236,7 @@ class HostProcess:
         self._tell(PeerRefused(peer, counts))
 
     def _given_up(self, peer: int) -> None:
-        """Somebody has the controller's word that another process is in this one's place."""
+        """A peer was told by the controller that another process is in this one's place."""
         log.warning("host %d was given up, says host %d: it ends", self.host.number, peer)
         os._exit(1)
 

@@ -6,8 +6,8 @@ When the connection breaks, the thread opens a new one and goes on where the rec
 numbering and the credits are decided by :mod:`penstock.core.channel`, this module only moves bytes.
 
 A break shows only when something is written.  A silent channel therefore says now and then what it
-has received and consumed: what was under way when the connection broke would otherwise be missed
-by nobody, and a sender could wait for ever for credit that was granted into the void.
+has received and consumed.  Otherwise neither end would notice that something was lost with the
+connection, and a sender could wait for ever for credit that was granted into the void.
 
 Every call carries the flow's secret; the server refuses a call without it.
 """
@@ -48,7 +48,7 @@ FRAME_MESSAGES = 256
 WINDOW_BYTES = 4 << 20
 """Credit per sending host and receiving node."""
 WINDOW_MESSAGES = 128
-"""So many messages use it up, however small they are: then batches grow at the sources."""
+"""Messages that use up the credit, however small they are: then batches grow at the sources."""
 IDLE_S = 0.05
 """How long acknowledgements may wait for something to travel with."""
 PROBE_S = 0.25
@@ -262,7 +262,7 @@ class _Outgoing:
         self._reader: Any = None
         self._writer: Any = None
         self._writing = threading.Lock()
-        """Held by whoever writes a frame: the channel's thread, or a sender in passing."""
+        """Held while a frame is written: by the channel's thread, or by a sender in passing."""
         self._reported = (-1, -1)
         self._fault: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"penstock-send-{peer}", daemon=True)
@@ -468,7 +468,7 @@ class _Incoming:
     def serve(self, session: str, reader: Any, writer: Any) -> None:
         """Take in one connection until it ends or a newer one takes its place.
 
-        What was accepted is handed over before anybody else accepts: a new connection's first
+        What was accepted is handed over before another thread accepts: a new connection's first
         messages must not overtake the last ones of the old.
         """
         with self._handing_over, self._lock:

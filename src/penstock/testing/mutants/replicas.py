@@ -251,8 +251,8 @@ def tells_new_siblings_nothing(real: Replacement, self: Any, host: int) -> None:
     self.siblings.add(host)
 
 
-@mutant("a dead sibling is not waited for", f"{_TABLES}.left", flows=_REPLICAS, seed=508)
-def waits_for_the_dead(real: Replacement, *_: Any) -> None:
+@mutant("a dead sibling is not waited for", f"{_TABLES}.left", flows=_REPLICAS, seed=11)
+def waits_for_dead_siblings(real: Replacement, *_: Any) -> None:
     return
 
 

@@ -61,7 +61,7 @@ class Monitor:
             if self._held(key, known):
                 raise Violation(
                     "Regularity",
-                    f"{process.name} got {show_diff(message.diff)}, but somebody knows "
+                    f"{process.name} got {show_diff(message.diff)}, but another node knows "
                     f"{show_diff((link, known))}",
                 )
             self._meaning[key] = made_from
@@ -88,7 +88,7 @@ class Monitor:
             self._paused(process, effect.time.epoch, world.shape.global_every)
 
     def _paused(self, process: Process, epoch: int, every: int) -> None:
-        """(Global checkpoints) rows wait until everybody's checkpoint before them is durable."""
+        """(Global checkpoints) rows wait until all nodes' checkpoints before them are durable."""
         world = self.world
         last = multiple_at(epoch, every) - every
         if epoch == EPOCH_END or not world.store.allowed(process.node, process.incarnation):
@@ -104,7 +104,7 @@ class Monitor:
                 )
 
     def read(self, process: Process, epoch: int) -> None:
-        """A source reads, again perhaps: nothing that it was told nobody needs."""
+        """A source reads, perhaps again: nothing that it was told to forget."""
         acknowledged = self.world.store.acknowledged[process.node]
         if epoch <= acknowledged and not process.zombie:
             raise Violation(

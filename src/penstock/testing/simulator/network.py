@@ -83,7 +83,7 @@ class Network:
                 channel.wire = deque(channel.sending.resume(channel.acknowledged))
 
     def deliver(self, channel: Channel) -> None:
-        """The next message arrives, at the process it was meant for or at whoever is there now."""
+        """The next message arrives, at the process it was meant for or at its successor."""
         world = self.world
         number, message = channel.wire.popleft()
         process = world.find(channel.target, channel.incarnation)

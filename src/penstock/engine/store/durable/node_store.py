@@ -354,7 +354,7 @@ class Beginnings:
     """Which nodes can no longer start from their initial states; written by the controller alone.
 
     Once a low epoch is told, senders and sources forget what came before it, and with it the way
-    from the beginning.  So it is durable here before anybody is told.
+    from the beginning.  So it is durable here before any host is told.
     """
 
     def __init__(self, store: StoreLike, sync: bool = False) -> None:
