@@ -27,6 +27,7 @@ MAY_READ_A_CLOCK = {
     # They measure, for people and for plans.
     "driver/meter.py": "measures rates and costs",
     "driver/recovery_history.py": "notes when things happened",
+    "driver/recovery_story.py": "notes when things happened",
     "driver/replicas.py": "notes when things happened; numbers a run whose record is damaged",
     "driver/stalls.py": "says how long writers have waited",
     "host/causal_agent.py": "measures how long a restart takes",

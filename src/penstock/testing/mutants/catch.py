@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from penstock.testing.mutants.loops import LOOPS
+from penstock.testing.mutants.membership import MEMBERSHIP
 from penstock.testing.mutants.mutant import Flows, Mutant, applied
 from penstock.testing.mutants.nodes import NODES
 from penstock.testing.mutants.recovery import RECOVERY
@@ -17,7 +18,15 @@ from penstock.testing.simulator.run import run_seed
 
 __all__ = ["MUTANTS", "catch_all", "caught_by", "violation"]
 
-MUTANTS: tuple[Mutant, ...] = (*NODES, *LOOPS, *RECOVERY, *RETENTION, *REPLICAS, *TOGETHER)
+MUTANTS: tuple[Mutant, ...] = (
+    *NODES,
+    *LOOPS,
+    *RECOVERY,
+    *RETENTION,
+    *MEMBERSHIP,
+    *REPLICAS,
+    *TOGETHER,
+)
 
 SEEDS_MAX = 4000
 """A mutant that this many seeds do not catch has survived."""
