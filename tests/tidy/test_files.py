@@ -1,5 +1,6 @@
 """Rules about files: size, package indexes, lock files, the changelog."""
 
+import ast
 import re
 import tomllib
 from collections.abc import Iterable
@@ -119,3 +120,16 @@ def test_a_changelog_without_the_version_is_found() -> None:
     assert changelog_problems(text, "0.1.0") == []
     assert changelog_problems(text, "0.2.0") == ["no entry for 0.2.0"]
     assert changelog_problems("## [0.1.0]\n", "0.1.0") == ["no entry for Unreleased"]
+
+
+def test_no_constructor_has_more_than_eight_parameters(source: Path) -> None:
+    found = [
+        f"{path}:{function.lineno} has {len(arguments)} parameters"
+        for path in sorted(source.rglob("*.py"))
+        for made in ast.walk(ast.parse(path.read_text()))
+        if isinstance(made, ast.ClassDef)
+        for function in made.body
+        if isinstance(function, ast.FunctionDef) and function.name == "__init__"
+        if len(arguments := [*function.args.args, *function.args.kwonlyargs][1:]) > 8
+    ]
+    assert found == []

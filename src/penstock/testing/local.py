@@ -65,19 +65,8 @@ def start_local(flow: Flow, hosts: int = 2, **options: Unpack[RunOptions]) -> Lo
         settings.guarantee,
         settings.onError,
     )
-    store, resume, base, flow_id = prepare_run(flow, plan, settings)
-    query = LocalQuery(
-        _LocalLauncher(),
-        flow,
-        plan,
-        settings,
-        hosts,
-        store,
-        resume,
-        base,
-        flow_id,
-        ("127.0.0.1", "127.0.0.1"),
-    )
+    run = prepare_run(flow, plan, settings, hosts)
+    query = LocalQuery(_LocalLauncher(), run, ("127.0.0.1", "127.0.0.1"))
     query._start()
     return query
 

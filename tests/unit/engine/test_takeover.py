@@ -126,10 +126,10 @@ def test_the_resume_point_is_what_was_published_when_earlier_runs_were_shut_out(
     flow.memory(pa.schema({"n": pa.int64()})).parquet(str(tmp_path / "out"))
     settings = RunSettings(checkpointLocation=str(tmp_path / "checkpoint"))
     plan = physical_plan(flow, 1)
-    store, resume, base, _ = prepare_run(flow, plan, settings)
-    assert (resume, base) == (-1, 0)
-    assert store is not None
-    store.close()
+    run = prepare_run(flow, plan, settings, hosts=1)
+    assert (run.resume, run.base) == (-1, 0)
+    assert run.store is not None
+    run.store.close()
     release_targets(plan)
     before = staged(tmp_path / "out", 7, "part-00000.parquet")
     prepare = ParquetCommit.prepare
@@ -139,8 +139,8 @@ def test_the_resume_point_is_what_was_published_when_earlier_runs_were_shut_out(
         prepare(sink)
 
     monkeypatch.setattr(ParquetCommit, "prepare", just_in_time)
-    store, resume, base, _ = prepare_run(flow, plan, settings)
-    assert store is not None
-    store.close()
+    run = prepare_run(flow, plan, settings, hosts=1)
+    assert run.store is not None
+    run.store.close()
     release_targets(plan)
-    assert (resume, base) == (7, 8)
+    assert (run.resume, run.base) == (7, 8)

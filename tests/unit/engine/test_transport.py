@@ -17,7 +17,7 @@ from penstock.core.control.messages import RingPing
 from penstock.core.node.messages import DATA, Message
 from penstock.core.time import Time
 from penstock.engine.host import transport as transport_module
-from penstock.engine.host.transport import Transport
+from penstock.engine.host.transport import Transport, TransportCalls
 from penstock.errors import InvariantError, PeerError, PenstockError
 from penstock.wire.control import (
     VERSION,
@@ -49,11 +49,13 @@ class End:
             host,
             "127.0.0.1",
             secret,
-            self._on_message,
-            self._on_control,
-            self._on_credit,
-            lambda peer, why: self.broken.append((peer, why)),
-            self.failures.append,
+            TransportCalls(
+                self._on_message,
+                self._on_control,
+                self._on_credit,
+                lambda peer, why: self.broken.append((peer, why)),
+                self.failures.append,
+            ),
             window_bytes,
         )
 

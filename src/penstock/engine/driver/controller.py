@@ -65,6 +65,7 @@ from penstock.engine.driver.launcher import Job, Launcher
 from penstock.engine.driver.links import HostLinks
 from penstock.engine.driver.live_plan import LivePlan
 from penstock.engine.driver.members import Calls, Members, Parts, membership_policy, now_ms
+from penstock.engine.driver.prepare import Run
 from penstock.engine.driver.progress_hub import ProgressHub
 from penstock.engine.driver.recovery import Recovery
 from penstock.engine.driver.recovery_place import RecoveryPlace, recovery_place
@@ -84,15 +85,12 @@ from penstock.engine.host.task import (
     forget,
     stop_sources,
 )
-from penstock.engine.host.transport import Transport
-from penstock.engine.settings import RunSettings
-from penstock.engine.store.flow_store import FlowStore
+from penstock.engine.host.transport import Transport, TransportCalls
 from penstock.errors import (
     InvariantError,
     PenstockError,
 )
 from penstock.planning.causal_graph import causal_graph
-from penstock.planning.physical import PhysicalPlan
 from penstock.planning.replica_plan import replicated_nodes
 from penstock.planning.tracking import tracking_plans
 from penstock.storage.objects import given_store
@@ -115,24 +113,20 @@ class Controller:
     def __init__(
         self,
         launcher: Launcher,
-        plan: PhysicalPlan,
-        settings: RunSettings,
-        hosts: int,
-        store: FlowStore | None,
-        resume: int,
-        base: int,
+        run: Run,
         driver_address: tuple[str, str],
         on_progress: Callable[[], None],
         on_ended: Callable[[PenstockError | None], None],
     ) -> None:
+        plan, settings, store, resume = run.plan, run.settings, run.store, run.resume
         self.plan = plan
         self.settings = settings
         self.store = store
-        roster = Roster(hosts, settings.spares, now_ms())
+        roster = Roster(run.hosts, settings.spares, now_ms())
         self.hosts: Mapping[int, Member] = roster.hosts
         self.placement = plan.place(roster.workers, DRIVER)
         self.resume = resume
-        self.base = base
+        self.base = run.base
         self.started_us = now_us()
         self.clock: EpochClock | None = None
         self.sink_latency_us: dict[str, int] = {}
@@ -187,11 +181,13 @@ class Controller:
                 DRIVER,
                 bind,
                 self._secret,
-                host.arrived,
-                self._control_arrived,
-                host.wake,
-                lambda peer, why: self.members.broken(peer, why),
-                self._on_failure,
+                TransportCalls(
+                    host.arrived,
+                    self._control_arrived,
+                    host.wake,
+                    lambda peer, why: self.members.broken(peer, why),
+                    self._on_failure,
+                ),
                 self.settings.windowBytes,
                 self.settings.tuning,
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from penstock.api.flow import Flow
 from penstock.connectors.base import Sink
@@ -29,18 +30,35 @@ from penstock.planning.physical import PhysicalPlan
 from penstock.planning.promises import notes_of
 from penstock.planning.replica_regimes import not_replicated_lines
 
-__all__ = ["open_store", "prepare_run"]
+__all__ = ["Run", "open_store", "prepare_run"]
 
 log = logging.getLogger(__name__)
 
 
-def prepare_run(
-    flow: Flow, plan: PhysicalPlan, settings: RunSettings, store: FlowStore | None = None
-) -> tuple[FlowStore | None, int, int, str | None]:
-    """Check the connectors, take the store, and find where to go on.
+@dataclass(frozen=True)
+class Run:
+    """A run that may start: its store and its targets are its own."""
 
-    Gives the store, the last epoch that every sink has, the first free epoch, and the flow's id.
-    """
+    flow: Flow
+    plan: PhysicalPlan
+    settings: RunSettings
+    hosts: int
+    store: FlowStore | None
+    resume: int
+    """The last epoch that every sink has."""
+    base: int
+    """The first free epoch."""
+    flow_id: str | None
+
+
+def prepare_run(
+    flow: Flow,
+    plan: PhysicalPlan,
+    settings: RunSettings,
+    hosts: int,
+    store: FlowStore | None = None,
+) -> Run:
+    """Check the connectors, take the store, and find where to go on."""
     flow.guarantees(settings.guarantee)
     store = store or open_store(settings)
     try:
@@ -69,7 +87,7 @@ def prepare_run(
         if store is not None:
             store.close()
         raise
-    return store, resume, base, flow_id
+    return Run(flow, plan, settings, hosts, store, resume, base, flow_id)
 
 
 def _go_on(plan: PhysicalPlan, settings: RunSettings, store: FlowStore | None) -> tuple[int, int]:

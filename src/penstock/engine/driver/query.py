@@ -12,7 +12,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.api.flow import Flow
 from penstock.api.progress import FlowProgress, progress_of
 from penstock.core.control.controller import Phase
 from penstock.core.control.roster import DRIVER
@@ -23,13 +22,11 @@ from penstock.engine.driver.controller import Controller
 from penstock.engine.driver.drills import Drills
 from penstock.engine.driver.launcher import Launcher
 from penstock.engine.driver.live_plan import LivePlan
+from penstock.engine.driver.prepare import Run
 from penstock.engine.driver.requests import serve
 from penstock.engine.driver.rollbacks import Rollbacks
 from penstock.engine.host.clock import now_us
-from penstock.engine.settings import RunSettings
-from penstock.engine.store.flow_store import FlowStore
 from penstock.errors import PenstockError, SettingsError, TransientError
-from penstock.planning.physical import PhysicalPlan
 from penstock.planning.promises import notes_of
 
 __all__ = ["FlowListener", "FlowQuery"]
@@ -64,23 +61,17 @@ class FlowQuery(Rollbacks):
     def __init__(
         self,
         launcher: Launcher,
-        flow: Flow,
-        plan: PhysicalPlan,
-        settings: RunSettings,
-        hosts: int,
-        store: FlowStore | None,
-        resume: int,
-        base: int,
-        flow_id: str | None,
+        run: Run,
         driver_address: tuple[str, str],
     ) -> None:
-        self.name = flow.name
-        self.id = flow_id or str(uuid.uuid4())
+        store = run.store
+        self.name = run.flow.name
+        self.id = run.flow_id or str(uuid.uuid4())
         self.runId = str(uuid.uuid4())
-        self.flow = flow
-        self._settings = settings
+        self.flow = run.flow
+        self._settings = run.settings
         self._store = store
-        self._notes = notes_of(plan, store is not None)
+        self._notes = notes_of(run.plan, store is not None)
         self._control: ControlServer | None = None
         self._drills = Drills(self)
         self._recent: deque[FlowProgress] = deque(maxlen=RECENT)
@@ -91,16 +82,7 @@ class FlowQuery(Rollbacks):
         self._error: PenstockError | None = None
         try:
             self._controller = Controller(
-                launcher,
-                plan,
-                settings,
-                hosts,
-                store,
-                resume,
-                base,
-                driver_address,
-                self._make_progress,
-                self._on_ended,
+                launcher, run, driver_address, self._make_progress, self._on_ended
             )
         except BaseException:
             if store is not None:

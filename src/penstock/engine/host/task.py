@@ -60,7 +60,7 @@ from penstock.engine.host.last_words import speak_before_exit
 from penstock.engine.host.node import PlainRunner
 from penstock.engine.host.ring import Ring
 from penstock.engine.host.source import SourceDriver, SourceRecord
-from penstock.engine.host.transport import Transport
+from penstock.engine.host.transport import Transport, TransportCalls
 from penstock.engine.host.tuning import Tuning
 from penstock.engine.store.logs import BoundaryLog, Resume, newest_position
 from penstock.errors import PenstockError
@@ -127,11 +127,13 @@ class HostProcess:
             host.number,
             local_address(self.task.driver),
             self.task.secret,
-            host.arrived,
-            self._control_arrived,
-            host.wake,
-            self._on_broken,
-            self._on_failure,
+            TransportCalls(
+                host.arrived,
+                self._control_arrived,
+                host.wake,
+                self._on_broken,
+                self._on_failure,
+            ),
             self.task.window_bytes,
             self.task.tuning,
         )

@@ -23,6 +23,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import msgpack
@@ -38,7 +39,7 @@ from penstock.errors import InvariantError, PeerError, PenstockError
 from penstock.wire.control import Control, Greeting, decode_greeting, encode, encode_greeting
 from penstock.wire.frames import FRAME_SCHEMA, Frame, decode_frame, encode_frame
 
-__all__ = ["WINDOW_MESSAGES", "Transport"]
+__all__ = ["WINDOW_MESSAGES", "Transport", "TransportCalls"]
 
 log = logging.getLogger(__name__)
 
@@ -64,11 +65,21 @@ _OPTIONS = [
     ("grpc.enable_http_proxy", 0),
 ]
 
-OnMessage = Callable[[int, Message], None]
-OnControl = Callable[[int, Control], None]
-OnCredit = Callable[[], None]
-OnBroken = Callable[[int, str], None]
-OnFailure = Callable[[PenstockError], None]
+
+@dataclass(frozen=True)
+class TransportCalls:
+    """What a transport calls, from threads of its own."""
+
+    message: Callable[[int, Message], None]
+    """A peer's message has come."""
+    control: Callable[[int, Control], None]
+    """A peer's control message has come."""
+    credit: Callable[[], None]
+    """Some peer takes more."""
+    broken: Callable[[int, str], None]
+    """The connection with a peer broke."""
+    failure: Callable[[PenstockError], None]
+    """Something failed that ends the host."""
 
 
 class Transport:
@@ -79,11 +90,7 @@ class Transport:
         host: int,
         bind: str,
         secret: str,
-        on_message: OnMessage,
-        on_control: OnControl,
-        on_credit: OnCredit,
-        on_broken: OnBroken,
-        on_failure: OnFailure,
+        calls: TransportCalls,
         window_bytes: int = WINDOW_BYTES,
         tuning: Tuning | None = None,
     ) -> None:
@@ -92,11 +99,7 @@ class Transport:
         self.window_bytes = window_bytes
         self.message_bytes = max(64, window_bytes // WINDOW_MESSAGES)
         self.tuning = tuning or Tuning()
-        self.on_message = on_message
-        self.on_control = on_control
-        self.on_credit = on_credit
-        self.on_broken = on_broken
-        self.on_failure = on_failure
+        self.calls = calls
         self._outgoing: dict[int, _Outgoing] = {}
         self._incoming: dict[int, _Incoming] = {}
         self._forgotten: set[int] = set()
@@ -342,14 +345,14 @@ class _Outgoing:
                 self.transport.refusals.broken(self.peer, error)
                 if not self._complained:
                     self._complained = True
-                    self.transport.on_broken(self.peer, str(error) or "the peer hung up")
+                    self.transport.calls.broken(self.peer, str(error) or "the peer hung up")
                 time.sleep(RETRY_S)
             except InvariantError as error:
-                self.transport.on_failure(error)
+                self.transport.calls.failure(error)
                 return
             except Exception as error:
                 log.exception("the channel to host %d failed", self.peer)
-                self.transport.on_failure(
+                self.transport.calls.failure(
                     InvariantError(f"the channel to host {self.peer} failed: {error}")
                 )
                 return
@@ -492,7 +495,7 @@ class _Incoming:
                     fresh = self._take(frame)
                 for message in fresh:
                     if isinstance(message, Message):
-                        self.transport.on_message(self.peer, message)
+                        self.transport.calls.message(self.peer, message)
                     else:
                         self._take_control(message)
             self._acknowledge(frame.acknowledged, frame.consumed)
@@ -500,9 +503,9 @@ class _Incoming:
     def _take_control(self, packed: Control) -> None:
         """Hand a control message over; one that cannot be understood ends the flow."""
         try:
-            self.transport.on_control(self.peer, packed)
+            self.transport.calls.control(self.peer, packed)
         except PeerError as error:
-            self.transport.on_failure(error)
+            self.transport.calls.failure(error)
 
     def _meet(self, session: str) -> None:
         """A new process begins to count anew; one that was replaced is not heard any more."""
@@ -524,7 +527,7 @@ class _Incoming:
         if channel is not None:
             channel.acknowledged(number, consumed)
             if consumed:
-                self.transport.on_credit()
+                self.transport.calls.credit()
 
     def close(self) -> None:
         with self._lock:
@@ -559,15 +562,15 @@ class _Server(flight.FlightServerBase):
             raise flight.FlightUnauthorizedError(error.message) from error
         except (pa.ArrowException, OSError) as error:
             if not self._transport.closed:
-                self._transport.on_broken(peer, str(error))
+                self._transport.calls.broken(peer, str(error))
         except Exception as error:
             log.exception("a frame of host %d could not be taken in", peer)
-            self._transport.on_failure(
+            self._transport.calls.failure(
                 InvariantError(f"a frame of host {peer} could not be taken in: {error}")
             )
         else:
             if not self._transport.closed:
-                self._transport.on_broken(peer, "the peer closed the connection")
+                self._transport.calls.broken(peer, "the peer closed the connection")
 
 
 def _bracketed(address: str) -> str:

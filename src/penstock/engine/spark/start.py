@@ -39,23 +39,12 @@ def start(flow: Flow, spark: SparkSession, **options: Unpack[StartOptions]) -> F
         for module in flow.modules:
             cloudpickle.register_pickle_by_value(module)
         _check_shippable(plan)
-        store, resume, base, flow_id = prepare_run(flow, plan, settings, store)
+        run = prepare_run(flow, plan, settings, hosts, store)
     except BaseException:
         if store is not None:
             store.close()
         raise
-    query = FlowQuery(
-        SparkLauncher(spark),
-        flow,
-        plan,
-        settings,
-        hosts,
-        store,
-        resume,
-        base,
-        flow_id,
-        _address(context),
-    )
+    query = FlowQuery(SparkLauncher(spark), run, _address(context))
     query._start()
     return query
 
