@@ -247,7 +247,7 @@ def forgets_marks(real: Replacement, self: Any, positions: Mapping[int, Position
         self.log._outgoing[child].stated.clear()
 
 
-@mutant("nodes that may go back save nothing of later epochs (10)", _CHECKPOINT, seed=4414)
+@mutant("nodes that may go back save nothing of later epochs (10)", _CHECKPOINT, seed=2694)
 def keeps_later_epochs(real: Replacement, self: Any) -> Checkpoint:
     self.clean = self.clean and bool(self.inside)
     found: Checkpoint = real(self)
