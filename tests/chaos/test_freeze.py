@@ -99,7 +99,9 @@ def test_a_frozen_host_with_state_is_noticed_at_once_and_changes_nothing_when_it
     out = sums.name("sums").memory()
     query = flow.start(spark, hosts=3, checkpointInterval="200 ms")
     wait_until(out.toPylist, 20, "rows")
-    wait_until(lambda: query._controller.recovery.checkpoints()["sums"] > 0, 20, "a checkpoint")  # type: ignore[union-attr]
+    wait_until(
+        lambda: query._controller.recovery.requests.checkpoints()["sums"] > 0, 20, "a checkpoint"
+    )  # type: ignore[union-attr]
     host = next(node["host"] for node in query.nodes() if node["name"] == "sums[0]")
     victim = hosts_of(query)[host]
     query.freeze("sums[0]", frozen_s)

@@ -247,7 +247,7 @@ def test_a_death_on_the_way_home_is_just_one_more_loss(
     done: list[int] = []
 
     def and_die(self: Any, moved: Any, reason: str) -> None:
-        taker = next(iter({self.placement[node] for node in moved}))
+        taker = next(iter({self.orders.placement[node] for node in moved}))
         home = next(iter(set(moved.values())))
         move(self, moved, reason)
         if not done:

@@ -111,7 +111,7 @@ def test_a_step_is_handled_when_it_is_whole() -> None:
 
 
 def test_before_its_end_a_node_with_state_saves_what_a_later_run_can_go_on_with() -> None:
-    machine = node(stateful=True, resumable=True)
+    machine = node(stateful=True, clean=True, resumable=True)
     for sender in (1, 2):
         handle(machine, message(1, sender))
     handle(machine, message(2, 1, MARK))

@@ -30,8 +30,10 @@ class Checkpoints:
 
     def __init__(self, options: NodeOptions, completed: int) -> None:
         self._stateful = options.stateful
-        # A node in a loop saves at the ends of blocks: later, rows of the end are inside.
-        self._saves_end = options.resumable and options.stateful and not options.inside
+        # A node in a loop saves at the ends of blocks: later, rows of the end are inside.  Of one
+        # that is not clean, what it knows of the end cannot be told from the rest.
+        cleanly = options.stateful and options.clean and not options.inside
+        self._saves_end = options.resumable and cleanly
         self.due = False
         """Set it, and a checkpoint is taken between the present step and the next."""
         self.every = options.checkpoint_every
@@ -90,7 +92,7 @@ def in_the_midst(report: Report, log: Mapping[int, tuple[Bundle, ...]]) -> Check
     """
     epoch = report.completed
     clock = {sender: Position(known.stamp, epoch) for sender, known in report.clock.items()}
-    return Checkpoint(_without_end(replace(report, clock=clock)), log)
+    return Checkpoint(replace(report, clock=clock), log)
 
 
 def _without_end(report: Report) -> Report:

@@ -229,7 +229,7 @@ def waits_for_hosts_that_are_gone(real: Replacement, *_: Any) -> list[RecoveryEf
     "a host answers the newest fence (7)",
     f"{_MACHINE}.host_fenced",
     flows=Flows.MIXED_ROUGH,
-    seed=83,
+    seed=1712,
 )
 def takes_old_answers(real: Replacement, self: Any, round_: int, host: int) -> list[RecoveryEffect]:
     effects: list[RecoveryEffect] = real(self, self.round, host)

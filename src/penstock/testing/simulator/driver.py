@@ -337,10 +337,7 @@ class Driver:
             case OpenEdge():
                 self._world.tell_node(effect.sender, effect)
             case Refuse():
-                if not self._world.faults[
-                    "unreadable"
-                ]:  # the checkpoint may be what a person asked for
-                    raise Violation("Eventuality", f"a rollback was refused: {effect.reason}")
+                self._world.count("refused")  # what was possible when it was asked for is gone
             case GiveUp():
                 raise Violation("Eventuality", f"the controller gave up: {effect.reason}")
             case Widen():
