@@ -78,3 +78,14 @@ def test_scenario_of_loops(name: str) -> None:
 def test_a_log_whose_floor_has_an_epoch_serves_no_child_before_it() -> None:
     outcome = run_seed("planned:753770043")
     assert outcome.violation is None
+
+
+def test_steps_of_complete_epochs_say_nothing_of_rows_that_came_before_them() -> None:
+    outcome = run_seed("planned:522249452")
+    assert outcome.violation is None
+
+
+@pytest.mark.parametrize("name", ["layers:mixed:269", "layers:mixed:101", "layers:mixed:181"])
+def test_what_rollbacks_by_hand_and_damage_taught(name: str) -> None:
+    outcome = run_seed(name)
+    assert outcome.violation is None

@@ -59,11 +59,17 @@ class Knowledge:
         """The largest epoch that any node at or below this one is known to have completed."""
         return max(self.completed.get(below, -1) for below in graph.descendants[node])
 
-    def handled(self, node: int, parent: int, up_to: Stamp) -> Stamp:
-        """The last stamp of a parent that a node is known to have handled by ``up_to``."""
+    def handled(self, node: int, parent: int, up_to: Stamp, completed: int = -1) -> Stamp:
+        """The last stamp of a parent that a node is known to have handled by ``up_to``.
+
+        Steps of epochs that are ``completed`` do not count.  They may be from before a restart at
+        the end of an epoch: then rows of later epochs, which came before them, came again.
+        """
         best = ZERO
         for stamp, made_from in self.steps.get(node, {}).items():
-            if stamp <= up_to and made_from is not None and made_from.node == parent:
+            if made_from is None or made_from.node != parent or made_from.epoch <= completed:
+                continue
+            if stamp <= up_to:
                 best = max(best, made_from.stamp)
         for fact in self.facts.get(node, ()):
             if fact.parent == parent and fact.stamp <= up_to:

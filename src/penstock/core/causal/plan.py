@@ -352,7 +352,7 @@ def _start_stateless(
         stamp,
         completed,
         {
-            parent: Position(known.handled(node, parent, stamp), completed)
+            parent: Position(known.handled(node, parent, stamp, completed), completed)
             for parent in graph.parents[node]
         },
         positions,

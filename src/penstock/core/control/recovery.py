@@ -285,9 +285,8 @@ class RecoveryMachine:
         older: dict[int, int] = {}
         if times > 1 and self.history:
             starts = self.history[-1].starts
-            older = {
-                n: starts[n].completed - 1 for n in region if n in starts and starts[n].checkpoint
-            }
+            with_state = [n for n in sorted(region) if n in starts and self._has_state(n)]
+            older = {n: starts[n].completed - 1 for n in with_state}
         return [Widen(reason, node, self._number), *self._again(region, older)]
 
     def rollback(self, to: int, gone: Mapping[int, int]) -> list[RecoveryEffect]:

@@ -294,6 +294,17 @@ def observes_nothing(real: Replacement, *_: Any) -> int:
     return -1
 
 
+@mutant(
+    "steps of complete epochs say nothing of rows that came before them (5)",
+    f"{_KNOWN}.handled",
+    flows=Flows.PLANNED,
+    seed=522249452,
+)
+def counts_steps_of_complete_epochs(real: Replacement, *args: Any) -> Stamp:
+    found: Stamp = real(*args[:4])
+    return found
+
+
 @mutant("inputs that led to known steps are not handled again (5)", f"{_KNOWN}.handled", seed=1)
 def handled_nothing(real: Replacement, *_: Any) -> Stamp:
     return ()
