@@ -113,7 +113,7 @@ def test_a_running_flow_tells_what_a_streaming_query_tells(spark: SparkSession) 
     finally:
         query.stop()
     assert recorder.calls[0] == "started"
-    assert recorder.calls[-1] == "terminated"
+    wait_until(lambda: recorder.calls[-1] == "terminated", 20, "the end")
     assert recorder.calls.count("terminated") == 1
     assert recorder.calls.count("progress") > 1
     assert recorder.error is None

@@ -8,7 +8,6 @@ from typing import Any
 from penstock.core.control.assignment import UnitProgress
 from penstock.core.control.host_orders import MoveFrontier
 from penstock.core.control.host_progress import Heard
-from penstock.core.control.host_reports import ProgressMade
 from penstock.core.node.blocks import BlockEffect, SaveBlock
 from penstock.core.node.messages import Deliver
 from penstock.core.progress.deltas import Delta, Deltas
@@ -56,19 +55,6 @@ def sends_uncounted_rows(real: Replacement, self: Any, link: int, time: Time) ->
 )
 def holds_counts_for_ever(real: Replacement, self: Any) -> bool:
     return False
-
-
-@mutant(
-    "counts of an older generation are void (20)",
-    f"{_LOOP}.receive",
-    flows=Flows.TWO_LOOPS_ROUGH,
-    seed=818,
-)
-def driver_takes_any_generation(
-    real: Replacement, self: Any, host: int, made: ProgressMade
-) -> list[MoveFrontier]:
-    found: list[MoveFrontier] = real(self, host, replace(made, generation=self.generation))
-    return found
 
 
 @mutant(

@@ -46,7 +46,7 @@ def forgets_unfinished(
     return effects
 
 
-@mutant("failed until opened (4)", f"{_MACHINE}.recovered", seed=813)
+@mutant("failed until opened (4)", f"{_MACHINE}.recovered", seed=1250)
 def recovered_too_soon(
     real: Replacement, self: Any, node: int, incarnation: int
 ) -> list[RecoveryEffect]:
@@ -211,7 +211,7 @@ def fences_half(real: Replacement, self: Any, *args: Any) -> list[RecoveryEffect
     "what is durable is read when all hosts have heard (7)",
     f"{_MACHINE}._maybe_collect",
     flows=Flows.MIXED_ROUGH,
-    seed=170,
+    seed=6,
 )
 def collects_too_soon(real: Replacement, self: Any, current: Any) -> list[RecoveryEffect]:
     unfenced, current.unfenced = current.unfenced, set()
@@ -223,17 +223,6 @@ def collects_too_soon(real: Replacement, self: Any, current: Any) -> list[Recove
 @mutant("a host that is gone need not hear", f"{_MACHINE}.host_gone", flows=Flows.ROUGH, seed=508)
 def waits_for_hosts_that_are_gone(real: Replacement, *_: Any) -> list[RecoveryEffect]:
     return []
-
-
-@mutant(
-    "a host answers the newest fence (7)",
-    f"{_MACHINE}.host_fenced",
-    flows=Flows.MIXED_ROUGH,
-    seed=1712,
-)
-def takes_old_answers(real: Replacement, self: Any, round_: int, host: int) -> list[RecoveryEffect]:
-    effects: list[RecoveryEffect] = real(self, self.round, host)
-    return effects
 
 
 @mutant("logs of sources are fenced (14)", f"{_MACHINE}._maybe_collect", seed=1)

@@ -337,7 +337,8 @@ class Driver:
             case OpenEdge():
                 self._world.tell_node(effect.sender, effect)
             case Refuse():
-                self._world.count("refused")  # what was possible when it was asked for is gone
+                # What was possible when it was asked for may be gone.
+                self._world.note(f"a rollback was refused: {effect.reason}")
             case GiveUp():
                 raise Violation("Eventuality", f"the controller gave up: {effect.reason}")
             case Widen():

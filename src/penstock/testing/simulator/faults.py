@@ -47,7 +47,7 @@ ROUGH = (
     *("connection", "store_slow", "store_refuses", "clock", "driver", "plan", "damage"),
 )
 """(Rough runs) what happens to hosts, to what connects them, to the store and to clocks."""
-ROUGH_EFFECTS = ("unsynced", "torn", "moved", "zombie", "unreadable", "missed", "refused")
+ROUGH_EFFECTS = ("unsynced", "torn", "moved", "zombie", "unreadable", "missed")
 """(Rough runs) what follows from faults and is counted, too."""
 ALL_FAULTS = (
     *FAULTS,
