@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from penstock import Flow
-from penstock.cli.drill import Drill
+from penstock.cli.drill import DrillSession
 from penstock.engine.driver.command_channel import find_driver
 from penstock.testing.processes import hosts_of, wait_gone, wait_until
 
@@ -26,7 +26,7 @@ def test_hosts_are_frozen_woken_and_killed_and_nothing_is_lost(
         spark, hosts=3, checkpointLocation=str(tmp_path / "store"), pingInterval=0, reinstate=False
     )
     wait_until(out.toPylist, 20, "rows")
-    drill = Drill(find_driver(str(tmp_path / "store")), quiet=True)
+    drill = DrillSession(find_driver(str(tmp_path / "store")), quiet=True)
     try:
         [frozen] = drill.run("freeze keyed[0] 1")
         process = hosts_of(query)[frozen["host"]]

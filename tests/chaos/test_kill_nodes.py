@@ -25,26 +25,25 @@ def measure_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_killed_nodes_restart_alone_and_the_tables_are_right(
     roomy: SparkSession, at_length: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kills, seconds = (14, 99) if at_length else (1, 14)
+    kills, seconds = (14, 200) if at_length else (1, 80)
     if not at_length:
         measure_briefly(monkeypatch)
-    result = torture(roomy, Chaos(kills=kills, rate=5_000, seconds=seconds))
-    assert 1 <= result["kills"] <= kills  # a busy machine runs out of input before
+    result = torture(roomy, Chaos(kills=kills, rate=1_000, seconds=seconds))
+    assert result["kills"] == kills
     assert (result["lost"], result["duplicated"], result["disordered"]) == (0, 0, 0)
     assert result["equal"]
     assert result["other_restarted"] == 0
     assert result["recoveries"] >= result["kills"]
     for one in result["each"]:
         assert one["node"] in one["restarted_nodes"]
-        assert one["recovery_s"] is not None
 
 
 def test_cut_connections_restart_nobody(
     roomy: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure_briefly(monkeypatch)
-    result = torture(roomy, Chaos(kills=4, rate=5_000, seconds=12, connections=True))
-    assert 1 <= result["cuts"] <= 4
+    result = torture(roomy, Chaos(kills=3, rate=1_000, seconds=150, connections=True))
+    assert result["cuts"] == 3
     assert result["equal"]
     assert (result["restarted"], result["recoveries"]) == (0, 0)
 

@@ -110,7 +110,7 @@ def watched(pipeline: Pipeline) -> Iterator[dict[int, list[tuple[Any, ...]]]]:
     done = threading.Event()
 
     def read() -> None:
-        while not done.wait(0.2):
+        while not done.wait(1.0):
             for epoch, rows in pipeline.epochs().items():
                 if seen.setdefault(epoch, rows) != rows:
                     wrong.append(f"epoch {epoch}: {len(seen[epoch])} rows, then {len(rows)}")

@@ -2,7 +2,7 @@
 
 from pyspark.sql import SparkSession
 
-from penstock.bench.takeover import Takeover, take_over
+from penstock.bench.takeover import TakeoverSettings, take_over
 from penstock.core.delivery.guarantees import Guarantee
 
 
@@ -11,7 +11,7 @@ def test_a_host_that_stands_by_takes_over_and_every_key_is_right(
 ) -> None:
     guarantees = tuple(Guarantee) if at_length else ()
     kills = 20 if at_length else 2
-    result = take_over(spark, Takeover(kills, state_mb=3, guarantees=guarantees))
+    result = take_over(spark, TakeoverSettings(kills, state_mb=3, guarantees=guarantees))
     assert result["kills"] == kills
     assert result["followed"] >= kills / 2
     assert result["equal"], result

@@ -9,7 +9,7 @@ from penstock.testing.cluster import StandaloneCluster
 def test_a_killed_executor_takes_its_nodes_and_nobody_else(
     cluster: StandaloneCluster, cluster_spark: SparkSession
 ) -> None:
-    settings = Chaos(kills=1, rate=5_000, seconds=14, cluster=True, hosts=5, standby=0)
+    settings = Chaos(kills=1, rate=1_000, seconds=80, cluster=True, hosts=5, standby=0)
     result = torture(cluster_spark, settings, cluster)
     assert result["kills"] == 1
     assert result["equal"]

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.bench.chaos_flow import ChaosFlow, Outcome
+from penstock.bench.chaos_flow import ChaosFlow, ChaosOutcome
 from penstock.testing.local import start_local
 from penstock.testing.processes import wait_until
 
@@ -84,7 +84,7 @@ def test_rows_numbered_in_another_order_are_noticed(copied: ChaosFlow) -> None:
 
 
 def test_an_outcome_is_equal_only_if_nothing_is_wrong() -> None:
-    assert Outcome(5, 0, 0, 0).equal
-    assert not Outcome(5, 1, 0, 0).equal
-    assert not Outcome(5, 0, 1, 0).equal
-    assert not Outcome(5, 0, 0, 1).equal
+    assert ChaosOutcome(5, 0, 0, 0).equal
+    assert not ChaosOutcome(5, 1, 0, 0).equal
+    assert not ChaosOutcome(5, 0, 1, 0).equal
+    assert not ChaosOutcome(5, 0, 0, 1).equal

@@ -6,7 +6,7 @@ from penstock.bench.plan_live_flow import (
     STAGES,
     PlanFlow,
 )
-from penstock.core.plan import Topology, solve
+from penstock.core.plan import OperatorTopology, solve
 from penstock.testing.local import start_local
 
 
@@ -30,4 +30,4 @@ def test_totals_are_exact_when_a_stage_is_killed() -> None:
     sizes = {one["name"]: one["tuple_size"] for one in found["operators"]}
     # Documents are dear to log; what the source has sent is not written at all.
     assert sizes["narrow2"] > 4 * sizes["widen3"] > 0 == sizes["widen1"]
-    assert solve(Topology.from_mapping(found), 0.5).feasible
+    assert solve(OperatorTopology.from_mapping(found), 0.5).feasible

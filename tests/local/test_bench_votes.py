@@ -13,7 +13,7 @@ def test_sums_per_author_are_those_of_the_votes_cast() -> None:
     votes.close()
     query.stop()
     votes.probe.join(5)
-    assert len(normal) > 20
+    assert normal
     assert votes.probe.missing == 0
     assert votes.votes[:AUTHORS].sum() > 0
     assert votes.votes[AUTHORS] == votes.probe.sent

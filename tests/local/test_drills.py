@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from penstock import Flow
 from penstock.cli.app import app
-from penstock.cli.drill import Drill
+from penstock.cli.drill import DrillSession
 from penstock.connectors.memory import MemorySink
 from penstock.engine.driver.command_channel import find_driver
 from penstock.errors import SettingsError, TransientError
@@ -42,8 +42,8 @@ class Running:
         )
 
     @property
-    def drill(self) -> Drill:
-        return Drill(find_driver(self.store), quiet=True)
+    def drill(self) -> DrillSession:
+        return DrillSession(find_driver(self.store), quiet=True)
 
 
 @pytest.fixture

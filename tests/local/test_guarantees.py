@@ -31,7 +31,6 @@ RATE = 2_000
 BLOCK = 2
 """Rows that go to one shard before the next gets as many: a millisecond's worth."""
 WAIT_S = 60.0
-FROZEN_S = 1.5
 EPOCHS = 8
 """The newest row is in one of the last epochs."""
 EPOCHS_S = 0.06
@@ -144,9 +143,10 @@ def test_a_host_dies(guarantee: str, victim: str) -> None:
 @each_guarantee
 def test_a_host_freezes_is_replaced_and_wakes_up(guarantee: str) -> None:
     run = Run(guarantee, pingInterval="50 ms", pingTimeout="500 ms")
-    run.query.freeze("passed[1]", FROZEN_S)
+    run.query.freeze("passed[1]", WAIT_S)
     wait_until(lambda: run.query.recoveries, WAIT_S, "the loss")
     wait_until(lambda: run.query.recoveries[-1]["recovered_us"], WAIT_S, "the recovery")
+    run.query.unfreeze("passed[1]")
     frozen = run.query.recoveries[0]
     wait_until(lambda: run.query.recoveries[0]["refused"], WAIT_S, "the one that wakes up")
     assert "silent" in frozen["reason"]

@@ -17,7 +17,7 @@ from penstock.api import functions as F
 from penstock.api.flow import Stream
 from penstock.api.stream import MemoryStream
 from penstock.core.control.figures import NodeFigures
-from penstock.core.plan import Configuration, Operator, Plan, Topology, solve
+from penstock.core.plan import Configuration, OperatorProfile, OperatorTopology, Plan, solve
 from penstock.engine.driver.live_plan import moved
 from penstock.errors import PenstockError, SettingsError
 from penstock.testing.local import LocalQuery, start_local
@@ -109,7 +109,7 @@ def test_a_running_flow_is_measured_planned_and_follows_the_plan(tmp_path: Path)
         assert all(one["cost"] > 0 for one in (source, even, counts))
         assert source["failure_rate"] > 0 == by_name["memory_sink"]["failure_rate"]
         assert found["storage_cost"] > 0
-        assert solve(Topology.from_mapping(json.loads(json.dumps(found))), 0.2).feasible
+        assert solve(OperatorTopology.from_mapping(json.loads(json.dumps(found))), 0.2).feasible
 
         assert plan.feasible
         assert plan.overhead <= 0.2
@@ -282,7 +282,7 @@ def test_a_loop_is_one_operator() -> None:
     assert by_name["lowered"]["parallelism"] == len(looping)
     assert by_name["lowered"]["inputs"] == ["start"]
     assert not {one["stage"] for one in looping} & set(by_name)
-    Topology.from_mapping(found)
+    OperatorTopology.from_mapping(found)
 
 
 def test_what_cannot_be_planned_says_why() -> None:
@@ -291,7 +291,7 @@ def test_what_cannot_be_planned_says_why() -> None:
         query.measured()
     flow, _ = counting()
     with running(flow) as query:
-        other = Topology((Operator("elsewhere", 1, 1, 1, 1, 1),), 1.0, 1e-3)
+        other = OperatorTopology((OperatorProfile("elsewhere", 1, 1, 1, 1, 1),), 1.0, 1e-3)
         with pytest.raises(SettingsError, match="elsewhere"):
             query.apply(solve(other, 0.5))
         with pytest.raises(SettingsError, match="maxOverhead"):
@@ -309,12 +309,12 @@ def test_a_damaged_plan_is_not_followed(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 def test_only_what_matters_counts_as_a_change() -> None:
-    def topology(cost: float, tiny: float) -> Topology:
+    def topology(cost: float, tiny: float) -> OperatorTopology:
         operators = (
-            Operator("a", 1, cost, 1000, 10, 0.1),
-            Operator("b", 1, tiny, 1000, 10, 0.1, inputs=("a",)),
+            OperatorProfile("a", 1, cost, 1000, 10, 0.1),
+            OperatorProfile("b", 1, tiny, 1000, 10, 0.1, inputs=("a",)),
         )
-        return Topology(operators, 100.0, 1e-6)
+        return OperatorTopology(operators, 100.0, 1e-6)
 
     assert not moved(topology(1e-3, 1e-9), topology(1.2e-3, 5e-9))
     assert moved(topology(1e-3, 1e-9), topology(1.6e-3, 1e-9))

@@ -13,7 +13,7 @@ from penstock.api import functions as F
 from penstock.api.flow import Stream
 from penstock.api.regimes import GlobalCheckpoint, Regime
 from penstock.api.vertex import Time, Vertex
-from penstock.core.causal.graph import Kind
+from penstock.core.causal.graph import NodeKind
 from penstock.errors import SettingsError
 from penstock.library.graphs import connected_components
 from penstock.planning.causal_graph import causal_graph
@@ -198,7 +198,7 @@ def test_regimes_decide_about_logs_and_checkpoints() -> None:
     by_name = {chain.name: chain for chain in plan.chains}
     assert set(by_name["counts"].nodes) <= graph.logless & graph.clean
     assert set(by_name["keyed"].nodes) <= graph.logless - graph.clean
-    assert {graph.kinds[node] for node in by_name["counts"].nodes} == {Kind.STATEFUL}
+    assert {graph.kinds[node] for node in by_name["counts"].nodes} == {NodeKind.STATEFUL}
     assert not graph.logless & set(by_name["numbers"].nodes)
 
 

@@ -7,17 +7,17 @@ from hypothesis import strategies as st
 
 from penstock.core.causal import codec
 from penstock.core.causal.clocks import Floor, Position
-from penstock.core.causal.diffs import Link
+from penstock.core.causal.diffs import DiffLink
 from penstock.core.causal.logs import Fact
-from penstock.core.causal.reports import Cut, Report, Saved, Start, Stored, Target
+from penstock.core.causal.reports import Cut, NodeReport, Saved, Start, Stored, Target
 from penstock.core.causal.times import END
-from penstock.core.control.recovery import Record
+from penstock.core.control.recovery import RecoveryRecord
 from penstock.errors import InvariantError
 
 nodes = st.integers(0, 9)
 epochs = st.integers(-1, 2**40)
 stamps = st.lists(st.integers(-3, 2**40), max_size=3).map(tuple) | st.just(END)
-links = st.builds(Link, st.integers(-12, 9), stamps, epochs, st.binary(max_size=3))
+links = st.builds(DiffLink, st.integers(-12, 9), stamps, epochs, st.binary(max_size=3))
 diffs = st.lists(links, max_size=4).map(tuple)
 positions = st.builds(Position, stamps, epochs)
 floors = st.builds(Floor, stamps, epochs, epochs)
@@ -26,7 +26,7 @@ cuts = st.builds(Cut, epochs, st.integers(0, 2**60), st.none() | st.integers(-(2
 targets = st.builds(Target, stamps, links, st.booleans(), st.binary(max_size=3))
 clocks = st.dictionaries(nodes, positions, max_size=3)
 reports = st.builds(
-    Report,
+    NodeReport,
     nodes,
     stamps,
     epochs,
@@ -60,7 +60,7 @@ starts = st.builds(
     st.lists(cuts, max_size=3).map(tuple),
 )
 records = st.builds(
-    Record,
+    RecoveryRecord,
     st.dictionaries(nodes, st.integers(0, 99), max_size=3),
     st.frozensets(nodes, max_size=3),
     st.integers(0, 99),
@@ -95,7 +95,7 @@ def test_what_was_packed_comes_back_with_lists_or_tuples(case):
 
 @given(reports)
 def test_equal_values_have_equal_encodings(report):
-    turned = Report(
+    turned = NodeReport(
         report.node,
         report.stamp,
         report.completed,
@@ -109,8 +109,8 @@ def test_equal_values_have_equal_encodings(report):
 
 
 def test_fields_that_an_older_writer_did_not_know_get_their_defaults():
-    assert codec.report_from((3, (1,))) == Report(3, (1,))
-    assert codec.target_from(((4,), (1, (2,), 0))) == Target((4,), Link(1, (2,), 0))
+    assert codec.report_from((3, (1,))) == NodeReport(3, (1,))
+    assert codec.target_from(((4,), (1, (2,), 0))) == Target((4,), DiffLink(1, (2,), 0))
 
 
 def test_fields_of_a_newer_writer_are_left_out():

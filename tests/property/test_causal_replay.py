@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.causal.clocks import Position
-from penstock.core.causal.diffs import Link
+from penstock.core.causal.diffs import DiffLink
 from penstock.core.causal.replay import Replay, slot
 from penstock.core.causal.reports import Target
 from penstock.core.causal.table import Pending, is_valid, solve
@@ -50,7 +50,7 @@ def test_a_dense_replay_sends_every_child_what_it_lacks_and_nothing_twice(  # ty
         if (number,) <= start:
             handled[parent] = max(handled[parent], time)
     targets = [
-        Target((number,), Link(parent, (time,), 0))
+        Target((number,), DiffLink(parent, (time,), 0))
         for number, (parent, time) in sorted(known.items())
         if (number,) > start
     ]

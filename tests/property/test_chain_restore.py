@@ -16,7 +16,7 @@ from penstock import Flow
 from penstock.api import functions as F
 from penstock.api.flow import Stream
 from penstock.api.vertex import Vertex
-from penstock.core.causal.reports import Report
+from penstock.core.causal.reports import NodeReport
 from penstock.core.node.causal_effects import Checkpoint
 from penstock.core.time import Time
 from penstock.engine.host.chain import ChainRunner
@@ -238,7 +238,7 @@ class Restarts:
 
     def save(self, chain: ChainRunner, number: int, completed: int) -> None:
         key = max(self.taken) + 1
-        checkpoint = Checkpoint(Report(0, completed=completed), {})
+        checkpoint = Checkpoint(NodeReport(0, completed=completed), {})
         self.store.write_checkpoint(key, checkpoint, chain.snapshot())
         self.taken[key] = (number, completed, len(self.run.out))
 

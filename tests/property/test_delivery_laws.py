@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.delivery.guarantees import Guarantee, Member, resolve
+from penstock.core.delivery.guarantees import Guarantee, GuaranteedStage, resolve
 from penstock.core.delivery.ids import ParcelId, Role, derive
 from penstock.core.delivery.lane_epochs import LaneEpochs
-from penstock.core.delivery.messages import Record
+from penstock.core.delivery.messages import ParcelRecord
 from penstock.core.delivery.routing import routing_named
 from penstock.core.delivery.tables import SETTLED, RecordTable
 from penstock.errors import SettingsError
@@ -32,7 +32,7 @@ def test_resolved_guarantees_never_grow_on_the_way(
     for place, guarantee in enumerate(chosen):
         later = [str(other) for other in range(place + 1, len(chosen))]
         children = data.draw(st.lists(st.sampled_from(later), unique=True)) if later else []
-        members[str(place)] = Member(str(place), tuple(children), guarantee)
+        members[str(place)] = GuaranteedStage(str(place), tuple(children), guarantee)
     try:
         found = resolve(flow, members)
     except SettingsError:
@@ -64,7 +64,7 @@ def test_a_floor_forgets_records_and_no_answers(
 ) -> None:
     table, known = RecordTable(), {}
     for id_, level in puts:
-        table.put([Record(id_, Role(0, 0), level)])
+        table.put([ParcelRecord(id_, Role(0, 0), level)])
         known[id_] = max(level, known.get(id_, 0))
     table.raise_floor({Role(0, 0): floor})
     assert all(table.level(id_) == level for id_, level in known.items())

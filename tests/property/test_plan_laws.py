@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from penstock.core.plan import Operator, Plan, Topology, recover, solve
+from penstock.core.plan import OperatorProfile, OperatorTopology, Plan, recover, solve
 from penstock.core.plan import dag as dag_module
 from penstock.core.plan.chain_dp import chain_dp, chain_dp_arrays
 from penstock.core.plan.cost import (
@@ -40,7 +40,7 @@ def numbers(low: float, high: float, zero: bool) -> st.SearchStrategy[float]:
 @st.composite
 def topologies(
     draw: st.DrawFn, shapes: tuple[str, ...], max_size: int = 7, zero: bool = True
-) -> Topology:
+) -> OperatorTopology:
     shape = draw(st.sampled_from(shapes))
     n = draw(st.integers(1, max_size))
     operators = []
@@ -54,7 +54,7 @@ def topologies(
         else:
             above = draw(st.lists(st.integers(0, k - 1), min_size=0, max_size=3, unique=True))
         operators.append(
-            Operator(
+            OperatorProfile(
                 name=f"op{k}",
                 selectivity=draw(numbers(0.05, 2.0, zero)),
                 cost=draw(numbers(1e-5, 1e-2, zero)),
@@ -64,7 +64,7 @@ def topologies(
                 inputs=tuple(f"op{p}" for p in above),
             )
         )
-    return Topology(
+    return OperatorTopology(
         tuple(operators), draw(numbers(1.0, 1e4, zero)), draw(numbers(1e-7, 1e-3, zero))
     )
 
@@ -73,7 +73,7 @@ def topologies(
 multiples = st.floats(math.log(1.001), math.log(1000.0)).map(math.exp)
 
 
-def budget_of(topology: Topology, multiple: float) -> float:
+def budget_of(topology: OperatorTopology, multiple: float) -> float:
     return topology.min_overhead * multiple + (0.01 if topology.min_overhead == 0.0 else 0.0)
 
 
@@ -92,7 +92,9 @@ def check_sound(plan: Plan, budget: float) -> None:
 
 @calm
 @given(topologies(("chain", "tree")), multiples)
-def test_exact_equals_brute_force_on_chains_and_trees(topology: Topology, multiple: float) -> None:
+def test_exact_equals_brute_force_on_chains_and_trees(
+    topology: OperatorTopology, multiple: float
+) -> None:
     budget = budget_of(topology, multiple)
     plan = solve(topology, budget)
     check_sound(plan, budget)
@@ -102,7 +104,7 @@ def test_exact_equals_brute_force_on_chains_and_trees(topology: Topology, multip
 
 @calm
 @given(topologies(("dag",)), multiples)
-def test_exact_equals_brute_force_on_dags(topology: Topology, multiple: float) -> None:
+def test_exact_equals_brute_force_on_dags(topology: OperatorTopology, multiple: float) -> None:
     budget = budget_of(topology, multiple)
     plan = solve(topology, budget)
     check_sound(plan, budget)
@@ -112,7 +114,9 @@ def test_exact_equals_brute_force_on_dags(topology: Topology, multiple: float) -
 
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(topologies(("chain", "tree", "dag"), max_size=10, zero=False), multiples)
-def test_exact_equals_brute_force_up_to_ten_operators(topology: Topology, multiple: float) -> None:
+def test_exact_equals_brute_force_up_to_ten_operators(
+    topology: OperatorTopology, multiple: float
+) -> None:
     budget = budget_of(topology, multiple)
     plan = solve(topology, budget)
     assert plan.recovery_time == pytest.approx(brute_force(topology, budget), rel=CLOSE)
@@ -120,7 +124,9 @@ def test_exact_equals_brute_force_up_to_ten_operators(topology: Topology, multip
 
 @calm
 @given(topologies(("dag",)), multiples)
-def test_bound_of_a_dag_holds_without_enumeration(topology: Topology, multiple: float) -> None:
+def test_bound_of_a_dag_holds_without_enumeration(
+    topology: OperatorTopology, multiple: float
+) -> None:
     budget = budget_of(topology, multiple)
     before = dag_module._WORK_MAX
     dag_module._WORK_MAX = 0
@@ -135,7 +141,9 @@ def test_bound_of_a_dag_holds_without_enumeration(topology: Topology, multiple: 
 
 @calm
 @given(topologies(("chain", "tree", "dag")), st.data())
-def test_closed_form_frequencies_beat_any_others(topology: Topology, data: st.DataObject) -> None:
+def test_closed_form_frequencies_beat_any_others(
+    topology: OperatorTopology, data: st.DataObject
+) -> None:
     free = [i for i in range(len(topology)) if topology.parents[i]]
     chosen = data.draw(st.sets(st.sampled_from(free))) if free else set()
     anchors = frozenset(chosen) | frozenset(topology.sources)
@@ -158,7 +166,7 @@ def test_closed_form_frequencies_beat_any_others(topology: Topology, data: st.Da
 @brief
 @given(topologies(("chain",), max_size=5), multiples, st.integers(1, 8))
 def test_chain_dp_comes_down_to_the_optimum(
-    topology: Topology, multiple: float, steps: int
+    topology: OperatorTopology, multiple: float, steps: int
 ) -> None:
     budget = budget_of(topology, multiple)
     least = solve(topology, budget).recovery_time
@@ -178,7 +186,7 @@ def test_chain_dp_comes_down_to_the_optimum(
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(topologies(("chain",), max_size=4, zero=False), st.floats(1.5, 50.0))
 def test_chain_dp_is_at_most_the_optimum_with_shares_rounded_down(
-    topology: Topology, multiple: float
+    topology: OperatorTopology, multiple: float
 ) -> None:
     """Rounding the optimum's shares down to the grid costs less and less as the steps shrink."""
     budget = budget_of(topology, multiple)
@@ -198,7 +206,7 @@ def test_chain_dp_is_at_most_the_optimum_with_shares_rounded_down(
 @brief
 @given(topologies(("tree", "chain"), max_size=5), multiples, st.integers(4, 12))
 def test_tree_dp_is_feasible_and_never_beats_the_optimum(
-    topology: Topology, multiple: float, steps: int
+    topology: OperatorTopology, multiple: float, steps: int
 ) -> None:
     budget = budget_of(topology, multiple)
     plan = solve(topology, budget)
@@ -213,7 +221,7 @@ def test_tree_dp_is_feasible_and_never_beats_the_optimum(
 @brief
 @given(topologies(("tree",), max_size=5, zero=False), multiples)
 def test_tree_dp_with_chosen_anchors_is_no_better_than_free(
-    topology: Topology, multiple: float
+    topology: OperatorTopology, multiple: float
 ) -> None:
     budget = budget_of(topology, multiple)
     highest = 2.0 * max(solve(topology, budget).frequency.values())
@@ -227,7 +235,7 @@ def test_tree_dp_with_chosen_anchors_is_no_better_than_free(
 @calm
 @given(topologies(("chain", "tree", "dag")), multiples, st.booleans())
 def test_relaxation_never_makes_a_plan_worse_nor_breaks_the_budget(
-    topology: Topology, multiple: float, rescale: bool
+    topology: OperatorTopology, multiple: float, rescale: bool
 ) -> None:
     budget = budget_of(topology, multiple)
     for method in ("exact", "1segment"):
@@ -243,7 +251,9 @@ def test_relaxation_never_makes_a_plan_worse_nor_breaks_the_budget(
 
 @brief
 @given(topologies(("chain",), max_size=5, zero=False), multiples)
-def test_relaxation_of_the_dp_never_makes_it_worse(topology: Topology, multiple: float) -> None:
+def test_relaxation_of_the_dp_never_makes_it_worse(
+    topology: OperatorTopology, multiple: float
+) -> None:
     budget = budget_of(topology, multiple)
     start = chain_dp(topology, budget, 12)
     assume(start is not None)
@@ -255,7 +265,9 @@ def test_relaxation_of_the_dp_never_makes_it_worse(topology: Topology, multiple:
 
 @calm
 @given(topologies(("chain", "tree", "dag")), multiples)
-def test_exact_is_never_worse_than_the_baselines(topology: Topology, multiple: float) -> None:
+def test_exact_is_never_worse_than_the_baselines(
+    topology: OperatorTopology, multiple: float
+) -> None:
     budget = budget_of(topology, multiple)
     exact = solve(topology, budget)
     for method in ("nsegments", "1segment"):
@@ -267,7 +279,7 @@ def test_exact_is_never_worse_than_the_baselines(topology: Topology, multiple: f
 @calm
 @given(topologies(("chain", "tree", "dag")), st.floats(0.0, 1.0))
 def test_no_budget_up_to_the_infimum_is_feasible_unless_nothing_needs_a_checkpoint(
-    topology: Topology, share: float
+    topology: OperatorTopology, share: float
 ) -> None:
     budget = topology.min_overhead * share
     plan = solve(topology, budget)
@@ -278,7 +290,9 @@ def test_no_budget_up_to_the_infimum_is_feasible_unless_nothing_needs_a_checkpoi
 
 @calm
 @given(topologies(("chain", "tree", "dag")), st.data())
-def test_valuer_agrees_with_the_closed_form(topology: Topology, data: st.DataObject) -> None:
+def test_valuer_agrees_with_the_closed_form(
+    topology: OperatorTopology, data: st.DataObject
+) -> None:
     free = [i for i in range(len(topology)) if topology.parents[i]]
     chosen = data.draw(st.sets(st.sampled_from(free))) if free else set()
     anchors = frozenset(chosen) | frozenset(topology.sources)
@@ -291,7 +305,7 @@ def test_valuer_agrees_with_the_closed_form(topology: Topology, data: st.DataObj
 @calm
 @given(topologies(("chain", "tree", "dag"), zero=False), multiples, st.data())
 def test_one_machine_failure_costs_between_its_parts(
-    topology: Topology, multiple: float, data: st.DataObject
+    topology: OperatorTopology, multiple: float, data: st.DataObject
 ) -> None:
     plan = solve(topology, budget_of(topology, multiple))
     assert plan.configuration is not None
@@ -309,10 +323,10 @@ def test_one_machine_failure_costs_between_its_parts(
 @given(scale=st.floats(1e-6, 1e6))
 @brief
 def test_the_plan_does_not_depend_on_the_unit_of_size(scale: float) -> None:
-    def chain(unit: float) -> Topology:
-        return Topology(
+    def chain(unit: float) -> OperatorTopology:
+        return OperatorTopology(
             tuple(
-                Operator(f"op{k}", 0.6, 1e-5, 1e4 * unit * (1 + k % 3), unit, 0.1, above)
+                OperatorProfile(f"op{k}", 0.6, 1e-5, 1e4 * unit * (1 + k % 3), unit, 0.1, above)
                 for k in range(8)
                 for above in [(f"op{k - 1}",) if k else ()]
             ),

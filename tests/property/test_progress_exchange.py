@@ -11,20 +11,25 @@ from penstock.core.progress.deltas import Deltas
 from penstock.core.progress.exchange import Accumulator, Flush, ProgressBuffer
 from penstock.core.progress.tracker import Tracker
 from penstock.core.time import Time
-from penstock.testing.progress_links import ControllerLinks, HostLinks, Links, PeerLinks
+from penstock.testing.progress_links import (
+    ControllerLinks,
+    PeerLinks,
+    ProgressLinks,
+    SharedHostLinks,
+)
 from penstock.testing.progress_world import ProgressViolationError, ProgressWorld
 from penstock.testing.reference_progress import random_graph
 
-TOPOLOGIES: dict[str, Callable[[int], Links]] = {
+TOPOLOGIES: dict[str, Callable[[int], ProgressLinks]] = {
     "controller-mirrors": lambda workers: ControllerLinks(workers, duplicates=True),
     "controller-trackers": lambda workers: ControllerLinks(workers, mirror=False),
-    "hosts": HostLinks,
+    "hosts": SharedHostLinks,
     "peers": PeerLinks,
     "peers-delta-by-delta": lambda workers: PeerLinks(workers, pieces=True),
 }
 
 
-def run(seed: int, links: Callable[[int], Links]) -> ProgressWorld:
+def run(seed: int, links: Callable[[int], ProgressLinks]) -> ProgressWorld:
     rng = Random(seed)
     graph = random_graph(rng, stages=rng.randint(1, 6))
     world = ProgressWorld(rng, graph, links(rng.randint(2, 5)))
@@ -101,7 +106,7 @@ class Forgetful(Accumulator):
         return self.add(flush.deltas)
 
 
-CANARIES: dict[str, Callable[[int], Links]] = {
+CANARIES: dict[str, Callable[[int], ProgressLinks]] = {
     "negative-before-positive": lambda n: PeerLinks(n, pieces=True, buffer=NegativeFirst),
     "half-steps": lambda n: PeerLinks(n, buffer=HalfSteps),
     "half-steps-controller": lambda n: ControllerLinks(n, buffer=HalfSteps),

@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.rollback.metadata import Kept, Offer, RollbackGraph
+from penstock.core.rollback.metadata import NodeMetadata, Offer, RollbackGraph
 from penstock.core.rollback.monitor import Decisions, SpanMonitor
 from penstock.core.rollback.solver import Rollback, solve
 from penstock.core.rollback.spans import EMPTY, TOP, Span
@@ -34,7 +34,7 @@ class History:
         )
         self.sinks = [n for n in range(nodes) if not self.graph.outs[n]]
         self.monitor = SpanMonitor(self.graph, sources=self.sources, sinks=self.sinks)
-        self.all = [Kept.spans(EMPTY) for _ in range(nodes)]
+        self.all = [NodeMetadata.spans(EMPTY) for _ in range(nodes)]
 
     def grow(self) -> None:
         """Some node offers more."""

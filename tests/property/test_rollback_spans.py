@@ -16,11 +16,11 @@ from penstock.core.rollback.regimes import (
     EPHEMERAL,
     EPHEMERAL_LOGGED,
     SOURCE,
-    Regime,
+    RollbackRegime,
     lazy,
 )
 from penstock.core.rollback.solver import solve
-from penstock.core.rollback.spans import EMPTY, TOP, Moment, Numbered, Span
+from penstock.core.rollback.spans import EMPTY, TOP, Moment, NumberedTime, Span
 from penstock.core.rollback.transformers import ENTERING, LEAVING, SAME, TURNING, Transformer
 from penstock.core.time import CONVERGED, Time
 
@@ -29,7 +29,7 @@ UNIVERSES: dict[str, list[Moment]] = {
     "epochs": [Time(e) for e in range(5)],
     "loop": [Time(e, (c,)) for e, c in product(range(4), COUNTERS)],
     "nested": [Time(e, c) for e, *c in product(range(3), COUNTERS, COUNTERS)],
-    "numbers": [Numbered(edge, n) for edge, n in product(range(3), range(4))],
+    "numbers": [NumberedTime(edge, n) for edge, n in product(range(3), range(4))],
 }
 universes = st.sampled_from(sorted(UNIVERSES))
 
@@ -113,7 +113,7 @@ REGIMES = (
 
 
 def floors(
-    regimes: dict[str, Regime], edges: list[StageEdge], completed: dict[str, int]
+    regimes: dict[str, RollbackRegime], edges: list[StageEdge], completed: dict[str, int]
 ) -> dict[str, int]:
     """How far back stages go at most: a whole interval of their group behind its slowest."""
     group = {name: {name} for name in regimes}

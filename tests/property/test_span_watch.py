@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.causal.clocks import Floor, Position
-from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.causal.graph import CausalGraph, NodeKind
 from penstock.core.causal.plan import plan
-from penstock.core.causal.reports import Report, Saved, Stored
+from penstock.core.causal.reports import NodeReport, Saved, Stored
 from penstock.core.causal.times import ZERO
 from penstock.core.rollback.watch import SpanWatch
 from penstock.testing.reference_retention import durable_epochs, low_epochs
@@ -22,27 +22,31 @@ class Life:
     def __init__(self, seed: int, loses: float = 0.0) -> None:
         self.random = random = Random(seed)
         layers = [random.randint(1, 3) for _ in range(random.randint(2, 5))]
-        kinds: dict[int, Kind] = {}
+        kinds: dict[int, NodeKind] = {}
         parents: dict[int, tuple[int, ...]] = {}
         above: list[int] = []
         for depth, width in enumerate(layers):
             here = list(range(len(kinds), len(kinds) + width))
             for node in here:
                 if not depth:
-                    kinds[node] = Kind.SOURCE
+                    kinds[node] = NodeKind.SOURCE
                     continue
                 last = depth == len(layers) - 1
-                kinds[node] = Kind.SINK if last else random.choice([Kind.STATELESS, Kind.STATEFUL])
+                kinds[node] = (
+                    NodeKind.SINK
+                    if last
+                    else random.choice([NodeKind.STATELESS, NodeKind.STATEFUL])
+                )
                 parents[node] = tuple(sorted(random.sample(above, random.randint(1, len(above)))))
             for node in above:  # nobody works for nothing
                 if not any(node in parents[other] for other in here):
                     parents[here[-1]] = tuple(sorted({*parents[here[-1]], node}))
             above = here
         logless = frozenset(
-            node for node in kinds if kinds[node] is not Kind.SINK and random.random() < loses
+            node for node in kinds if kinds[node] is not NodeKind.SINK and random.random() < loses
         )
         self.graph = CausalGraph(kinds, parents, logless=logless)
-        self.keeps = [n for n in kinds if kinds[n] not in (Kind.SOURCE, Kind.STATELESS)]
+        self.keeps = [n for n in kinds if kinds[n] not in (NodeKind.SOURCE, NodeKind.STATELESS)]
         self.saved = {node: [-1] for node in self.keeps}
         self.low = -1
         self.watch = SpanWatch(self.graph)
@@ -50,7 +54,7 @@ class Life:
     def step(self) -> None:
         node = self.random.choice(self.keeps)
         epoch = self.saved[node][-1] + self.random.randint(1, 4)
-        if self.graph.kinds[node] is Kind.SINK:
+        if self.graph.kinds[node] is NodeKind.SINK:
             self.saved[node] = [epoch]
             self.watch.published(node, epoch)
         else:
@@ -66,8 +70,8 @@ class Life:
             for node, epochs in self.saved.items()
         }
 
-    def report(self, node: int, epoch: int) -> Report:
-        return Report(
+    def report(self, node: int, epoch: int) -> NodeReport:
+        return NodeReport(
             node,
             completed=epoch,
             clock=dict.fromkeys(self.graph.parents[node], Position(ZERO, epoch)),
@@ -100,7 +104,7 @@ def test_no_failure_goes_behind_a_low_watermark_even_if_the_newest_checkpoint_is
     life.watch.advance()
     lows = {node: life.watch.low(node) for node in life.graph.order}
     for node in life.keeps:
-        if life.graph.kinds[node] is not Kind.SINK and len(life.saved[node]) > 1:
+        if life.graph.kinds[node] is not NodeKind.SINK and len(life.saved[node]) > 1:
             life.saved[node].pop()
     found = plan(life.graph, frozenset(life.graph.order), {}, life.stored())
     assert found.impossible is None
@@ -126,7 +130,13 @@ def test_what_would_restart_is_what_restarts(seed: int) -> None:
 
 
 def test_a_sender_without_a_log_goes_back_with_its_receiver_and_stops_at_a_log() -> None:
-    kinds = {0: Kind.SOURCE, 1: Kind.STATEFUL, 2: Kind.STATELESS, 3: Kind.STATEFUL, 4: Kind.SINK}
+    kinds = {
+        0: NodeKind.SOURCE,
+        1: NodeKind.STATEFUL,
+        2: NodeKind.STATELESS,
+        3: NodeKind.STATEFUL,
+        4: NodeKind.SINK,
+    }
     parents = {1: (0,), 2: (1,), 3: (2,), 4: (3,)}
     reached = dict.fromkeys(kinds, 20)
     for logless, back in (((), [3]), ((1, 2), [1, 3]), ((1,), [3])):
@@ -146,7 +156,7 @@ def test_a_sender_without_a_log_goes_back_with_its_receiver_and_stops_at_a_log()
 
 
 def test_a_loop_can_go_back_only_to_what_all_its_nodes_have() -> None:
-    kinds = {0: Kind.SOURCE, 1: Kind.STATEFUL, 2: Kind.STATEFUL, 3: Kind.SINK}
+    kinds = {0: NodeKind.SOURCE, 1: NodeKind.STATEFUL, 2: NodeKind.STATEFUL, 3: NodeKind.SINK}
     watch = SpanWatch(CausalGraph(kinds, {1: (0,), 2: (0,), 3: (1, 2)}, units={1: 1, 2: 1}))
     for epoch in (4, 9, 14):
         watch.saved(1, epoch)
@@ -161,7 +171,7 @@ def test_a_loop_can_go_back_only_to_what_all_its_nodes_have() -> None:
 
 
 def test_regions_that_nothing_joins_have_low_watermarks_of_their_own() -> None:
-    kinds = {0: Kind.SOURCE, 1: Kind.SINK, 2: Kind.SOURCE, 3: Kind.SINK}
+    kinds = {0: NodeKind.SOURCE, 1: NodeKind.SINK, 2: NodeKind.SOURCE, 3: NodeKind.SINK}
     watch = SpanWatch(CausalGraph(kinds, {1: (0,), 3: (2,)}))
     watch.published(1, 7)
     watch.published(3, 2)
@@ -170,7 +180,7 @@ def test_regions_that_nothing_joins_have_low_watermarks_of_their_own() -> None:
 
 
 def test_what_was_saved_beyond_a_restart_is_void() -> None:
-    kinds = {0: Kind.SOURCE, 1: Kind.STATEFUL, 2: Kind.SINK}
+    kinds = {0: NodeKind.SOURCE, 1: NodeKind.STATEFUL, 2: NodeKind.SINK}
     watch = SpanWatch(CausalGraph(kinds, {1: (0,), 2: (1,)}))
     watch.stored(1, [4, 9, 14])
     watch.published(2, 30)

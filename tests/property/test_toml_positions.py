@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.topology.positions import Path, Place, places
+from penstock.topology.positions import Path, TextPosition, places
 
 names = st.text(st.sampled_from("ab-_1. \"'\\#[]={}\té"), min_size=1, max_size=4)
 scalars = st.one_of(
@@ -40,12 +40,12 @@ class Writer:
     def __init__(self, draw: Any) -> None:
         self.draw = draw
         self.text = ""
-        self.keys: dict[Path, Place] = {}
-        self.values: dict[Path, Place] = {}
+        self.keys: dict[Path, TextPosition] = {}
+        self.values: dict[Path, TextPosition] = {}
 
-    def here(self) -> Place:
+    def here(self) -> TextPosition:
         before = self.text.replace("\r\n", "\n")
-        return Place(before.count("\n") + 1, len(before) - before.rfind("\n"))
+        return TextPosition(before.count("\n") + 1, len(before) - before.rfind("\n"))
 
     def pick(self, *choices: str) -> str:
         return str(self.draw(st.sampled_from(choices)))
@@ -159,24 +159,24 @@ def test_everything_is_found_where_it_was_written(writer: Writer) -> None:
 @pytest.mark.parametrize(
     ("text", "path", "place"),
     [
-        ("a.b.c = 1", ("a", "b", "c"), Place(1, 5)),
-        ("a.b.c = 1", ("a", "b"), Place(1, 3)),
-        ("[a.b]\n[a]\nc = 1", ("a",), Place(2, 1)),
-        ("[[a]]\n[[a]]\n[a.b]\nc = 1", ("a", 1, "b", "c"), Place(4, 1)),
-        ("[[a]]\n[[a]]\n[[a.b]]\nc = 1", ("a", 1, "b", 0, "c"), Place(4, 1)),
-        ('x = """a\n"" "b""""\ny = 1', ("y",), Place(3, 1)),
-        ("x = '''a\n'''''\ny = 1", ("y",), Place(3, 1)),
-        ('x = """\\""""\ny = 1', ("y",), Place(2, 1)),
+        ("a.b.c = 1", ("a", "b", "c"), TextPosition(1, 5)),
+        ("a.b.c = 1", ("a", "b"), TextPosition(1, 3)),
+        ("[a.b]\n[a]\nc = 1", ("a",), TextPosition(2, 1)),
+        ("[[a]]\n[[a]]\n[a.b]\nc = 1", ("a", 1, "b", "c"), TextPosition(4, 1)),
+        ("[[a]]\n[[a]]\n[[a.b]]\nc = 1", ("a", 1, "b", 0, "c"), TextPosition(4, 1)),
+        ('x = """a\n"" "b""""\ny = 1', ("y",), TextPosition(3, 1)),
+        ("x = '''a\n'''''\ny = 1", ("y",), TextPosition(3, 1)),
+        ('x = """\\""""\ny = 1', ("y",), TextPosition(2, 1)),
     ],
 )
-def test_keys_in_odd_places(text: str, path: Path, place: Place) -> None:
+def test_keys_in_odd_places(text: str, path: Path, place: TextPosition) -> None:
     tomllib.loads(text)
     assert places(text).keys[path] == place
 
 
 def test_what_is_not_there_is_looked_for_around() -> None:
     found = places("\n[a]\nb = 1")
-    assert found.of(("a", "b", "c")) == Place(3, 1)
-    assert found.of(("a", "x")) == Place(2, 1)
-    assert found.of(("x",)) == Place(1, 1)
-    assert found.of(("a", "b"), value=True) == Place(3, 5)
+    assert found.of(("a", "b", "c")) == TextPosition(3, 1)
+    assert found.of(("a", "x")) == TextPosition(2, 1)
+    assert found.of(("x",)) == TextPosition(1, 1)
+    assert found.of(("a", "b"), value=True) == TextPosition(3, 5)

@@ -6,23 +6,23 @@ from random import Random
 
 import pytest
 
-from penstock.core.delivery.guarantees import PROMISES, Failure, Guarantee
+from penstock.core.delivery.guarantees import PROMISES, FailureClass, Guarantee
 from penstock.core.delivery.ids import Role
-from penstock.core.delivery.replicated import Replicated
+from penstock.core.delivery.replicated import ReplicaSettings
 from penstock.testing.simulator.cases import REPLICAS, Case
 from penstock.testing.simulator.roles.faults import FAULTS
 from penstock.testing.simulator.roles.shape import shape_of
 from penstock.testing.simulator.roles.world import Host, World
 from penstock.testing.simulator.run import run_many, run_seed
 
-CLASSES: dict[Failure, tuple[str, ...]] = {
-    Failure.NONE: (),
-    Failure.CONNECTION: ("connection",),
-    Failure.FREEZE: ("freeze", "suspicion"),
-    Failure.CRASH: ("crash", "halfway"),
-    Failure.PATH: ("path",),
-    Failure.GROUP: ("group",),
-    Failure.BEYOND: ("path", "beyond", "crash", "again"),
+CLASSES: dict[FailureClass, tuple[str, ...]] = {
+    FailureClass.NONE: (),
+    FailureClass.CONNECTION: ("connection",),
+    FailureClass.FREEZE: ("freeze", "suspicion"),
+    FailureClass.CRASH: ("crash", "halfway"),
+    FailureClass.PATH: ("path",),
+    FailureClass.GROUP: ("group",),
+    FailureClass.BEYOND: ("path", "beyond", "crash", "again"),
 }
 DEEP = 9
 """More stages than any simulated flow has: nothing is beyond it."""
@@ -59,18 +59,23 @@ def test_what_once_broke(name: str) -> None:
     assert run_seed(name).violation is None
 
 
-@pytest.mark.parametrize("failure", Failure, ids=lambda failure: failure.name.lower())
+@pytest.mark.parametrize("failure", FailureClass, ids=lambda failure: failure.name.lower())
 @pytest.mark.parametrize("guarantee", Guarantee, ids=lambda guarantee: guarantee.value)
-def test_every_cell_of_the_table_of_promises(guarantee: Guarantee, failure: Failure) -> None:
+def test_every_cell_of_the_table_of_promises(guarantee: Guarantee, failure: FailureClass) -> None:
     may = PROMISES[guarantee][failure]
-    depth = 1 if failure is Failure.BEYOND else 2 if failure is Failure.PATH else DEEP
-    if failure in (Failure.CRASH, Failure.FREEZE, Failure.CONNECTION, Failure.GROUP):
+    depth = 1 if failure is FailureClass.BEYOND else 2 if failure is FailureClass.PATH else DEEP
+    if failure in (
+        FailureClass.CRASH,
+        FailureClass.FREEZE,
+        FailureClass.CONNECTION,
+        FailureClass.GROUP,
+    ):
         depth = 1
     lost = doubled = 0
     for seed in range(25):
-        shape = shape_of(Random(seed), Replicated(guarantee, depth=depth))
+        shape = shape_of(Random(seed), ReplicaSettings(guarantee, depth=depth))
         world = World(Case(seed, REPLICAS), shape=shape, faults=CLASSES[failure])
-        if failure not in (Failure.BEYOND, Failure.NONE):
+        if failure not in (FailureClass.BEYOND, FailureClass.NONE):
             world.pending = world.pending[:1]  # one failure at a time is what these are about
         world.run()
         seen = world.monitor.seen
@@ -85,20 +90,20 @@ class PacedWorld(World):
 
     def readable(self, host: Host) -> list[Role]:
         players = {} if host.machine is None else host.machine.players
-        return [role for role in super().readable(host) if len(players[role].entries) < 6]
+        return [role for role in super().readable(host) if len(players[role].tables.entries) < 6]
 
 
 def test_tables_stay_small_however_long_a_flow_runs() -> None:
     sizes = []
     for rows in (20, 120):
-        shape = replace(shape_of(Random(5), Replicated()), rows=rows, rows_max=1)
+        shape = replace(shape_of(Random(5), ReplicaSettings()), rows=rows, rows_max=1)
         world = PacedWorld(Case(5, REPLICAS), shape=shape, faults=())
         most = 0
         while world._step() or not world._rest():
             most = max(
                 [most]
                 + [
-                    len(player.table.records) + len(player.entries)
+                    len(player.tables.table.records) + len(player.tables.entries)
                     for host in world.hosts.values()
                     if host.machine is not None
                     for player in host.machine.players.values()

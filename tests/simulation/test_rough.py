@@ -25,8 +25,8 @@ def test_no_invariant_breaks(flow: str) -> None:
 def test_a_host_that_wakes_up_and_goes_on_sending_must_be_refused() -> None:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == "no-fence")
     with applied(mutant):
-        assert run_seed("layers:rough:79").violation is not None
-    assert run_seed("layers:rough:79").violation is None
+        assert run_seed("layers:rough:104").violation is not None
+    assert run_seed("layers:rough:104").violation is None
 
 
 def test_a_host_that_wakes_up_and_goes_on_writing_must_be_refused() -> None:

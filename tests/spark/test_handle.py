@@ -277,9 +277,9 @@ def test_in_a_users_own_plain_session_with_worker_reuse_stop_leaves_no_host(
     tmp_path: Path,
 ) -> None:
     with DriverScript(PLAIN_SESSION, tmp_path, env={"PYSPARK_PYTHON": sys.executable}) as script:
-        assert script.line("SUM ", 60) == "4950"
+        assert script.line("SUM ", 120) == "4950"
         for _ in range(2):
-            assert script.line("SUM ", 60) == "4950"
+            assert script.line("SUM ", 120) == "4950"
             assert script.line("ROWS ", 30) == "True None"
             assert script.line("LEFT ", 30) == "[]"
         assert script.line("SUM ", 30) == "4950"

@@ -12,7 +12,7 @@ from penstock import Flow
 from penstock.api import functions as F
 from penstock.api.flow import Stream
 from penstock.api.vertex import Vertex
-from penstock.core.causal.graph import Kind
+from penstock.core.causal.graph import NodeKind
 from penstock.library.graphs import connected_components
 from penstock.planning.causal_graph import causal_graph, loop_units
 from penstock.planning.physical import PhysicalPlan, physical_plan
@@ -46,7 +46,7 @@ def planned(build: Callable[[Flow], Any], parallelism: int = 1) -> PhysicalPlan:
     return physical_plan(flow, parallelism)
 
 
-def kinds(build: Callable[[Stream], Any]) -> list[Kind]:
+def kinds(build: Callable[[Stream], Any]) -> list[NodeKind]:
     graph = causal_graph(planned(lambda flow: build(source(flow))))
     return [graph.kinds[node] for node in sorted(graph.kinds)]
 
@@ -54,22 +54,26 @@ def kinds(build: Callable[[Stream], Any]) -> list[Kind]:
 @pytest.mark.parametrize(
     ("build", "kind"),
     [
-        (lambda s: s.keyBy("k").filter("n > 1"), Kind.STATELESS),
-        (lambda s: s.keyBy("k").withWatermark("t", "1 second"), Kind.STATEFUL),
-        (lambda s: s.groupBy("k").agg(F.count("*")), Kind.STATEFUL),
-        (lambda s: s.dropDuplicates(["k"]).filter("n > 1"), Kind.STATEFUL),
-        (lambda s: s.process(Vertex, SCHEMA), Kind.ORDERED),
-        (lambda s: s.process(lambda: Vertex(), SCHEMA), Kind.ORDERED),
-        (lambda s: s.keyBy("k").process(partial(Unordered), SCHEMA), Kind.STATEFUL),
-        (lambda s: s.keyBy("k").process(Stateless, SCHEMA), Kind.STATELESS),
+        (lambda s: s.keyBy("k").filter("n > 1"), NodeKind.STATELESS),
+        (lambda s: s.keyBy("k").withWatermark("t", "1 second"), NodeKind.STATEFUL),
+        (lambda s: s.groupBy("k").agg(F.count("*")), NodeKind.STATEFUL),
+        (lambda s: s.dropDuplicates(["k"]).filter("n > 1"), NodeKind.STATEFUL),
+        (lambda s: s.process(Vertex, SCHEMA), NodeKind.ORDERED),
+        (lambda s: s.process(lambda: Vertex(), SCHEMA), NodeKind.ORDERED),
+        (lambda s: s.keyBy("k").process(partial(Unordered), SCHEMA), NodeKind.STATEFUL),
+        (lambda s: s.keyBy("k").process(Stateless, SCHEMA), NodeKind.STATELESS),
     ],
 )
-def test_a_node_between_source_and_sink(build: Callable[[Stream], Stream], kind: Kind) -> None:
-    assert kinds(lambda s: build(s).memory()) == [Kind.SOURCE, kind, Kind.SINK]
+def test_a_node_between_source_and_sink(build: Callable[[Stream], Stream], kind: NodeKind) -> None:
+    assert kinds(lambda s: build(s).memory()) == [NodeKind.SOURCE, kind, NodeKind.SINK]
 
 
 def test_a_writer_keeps_rows_of_open_epochs_and_the_committer_is_a_sink(tmp_path: Path) -> None:
-    assert kinds(lambda s: s.parquet(tmp_path)) == [Kind.SOURCE, Kind.STATEFUL, Kind.SINK]
+    assert kinds(lambda s: s.parquet(tmp_path)) == [
+        NodeKind.SOURCE,
+        NodeKind.STATEFUL,
+        NodeKind.SINK,
+    ]
 
 
 def test_a_watermark_or_a_combiner_at_a_source_is_part_of_it() -> None:
@@ -77,7 +81,7 @@ def test_a_watermark_or_a_combiner_at_a_source_is_part_of_it() -> None:
         marked = stream.withWatermark("t", "1 second")
         marked.groupBy(F.window("t", "10 seconds"), "k").agg(F.count("*")).memory()
 
-    assert kinds(build) == [Kind.SOURCE, Kind.STATEFUL, Kind.SINK]
+    assert kinds(build) == [NodeKind.SOURCE, NodeKind.STATEFUL, NodeKind.SINK]
 
 
 def test_every_shard_is_a_node_fed_by_the_shards_that_reach_it() -> None:
@@ -94,10 +98,10 @@ def test_the_nodes_of_a_loop_are_one_unit() -> None:
     graph, units = causal_graph(plan), loop_units(plan)
     inside = sorted(units)
     assert set(units.values()) == {min(inside)}
-    assert all(graph.kinds[node] is Kind.STATEFUL for node in inside)
+    assert all(graph.kinds[node] is NodeKind.STATEFUL for node in inside)
     assert all(not set(graph.parents[node]) & set(inside) for node in inside)
     assert all(graph.parents[node] for node in inside)
-    (sink,) = [node for node, kind in graph.kinds.items() if kind is Kind.SINK]
+    (sink,) = [node for node, kind in graph.kinds.items() if kind is NodeKind.SINK]
     assert set(graph.parents[sink]) == set(inside)
 
 

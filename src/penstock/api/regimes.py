@@ -30,7 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from penstock.core.delivery.replicated import Replicated as ReplicaSettings
+from penstock.core.delivery.replicated import ReplicaSettings
 from penstock.durations import Duration, duration_us
 from penstock.errors import SettingsError
 

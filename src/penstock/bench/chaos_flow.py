@@ -29,8 +29,9 @@ from penstock.api.flow import Flow, Stream
 from penstock.api.vertex import Time, Vertex
 from penstock.bench.probe import Probe
 from penstock.engine.host.clock import now_us
+from penstock.testing.held_input import release_by_file
 
-__all__ = ["ChaosFlow", "ChaosTables", "Outcome", "difference"]
+__all__ = ["ChaosFlow", "ChaosOutcome", "ChaosTables", "difference"]
 
 OWNERS = 50
 BUCKETS = 16
@@ -66,7 +67,7 @@ def _spread(ids: Integers, salt: int, below: int) -> Integers:
     return ((mixed * np.uint64(below)) >> np.uint64(32)).view(np.int64)
 
 
-class Events:
+class ChaosEvents:
     """Makes events from offsets; travels to the hosts with the code."""
 
     def __init__(self, rate: float, origin_us: int) -> None:
@@ -95,7 +96,7 @@ class Events:
         return pa.record_batch([*self.columns(ids).values(), times], schema=EVENT)
 
 
-class Numbering(Vertex):
+class OwnerNumbering(Vertex):
     """Numbers the rows of each owner in the order in which they arrive; probes are not kept."""
 
     def __init__(self) -> None:
@@ -132,7 +133,7 @@ class Halving(Vertex):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ChaosOutcome:
     """The published tables against what they must hold, in rows."""
 
     rows: int
@@ -152,7 +153,7 @@ class ChaosTables:
     def __init__(self, rate: float, rows: int, folder: Path, origin_us: int) -> None:
         self.rows = rows
         self.folder = folder
-        self.events = Events(rate, origin_us)
+        self.events = ChaosEvents(rate, origin_us)
         self.flow = Flow("chaos")
         made = self.flow.generate(self.events, rate=rate, rows=rows, shards=2, name="events")
         self._echo = self._build(self._arrivals(_timed(made)))
@@ -172,7 +173,12 @@ class ChaosTables:
             .name("counts")
         )
         numbers, numbers_echo = self.flow.vertex(
-            Numbering, [sharded], [NUMBER, ECHO], partitionBy=[["owner"]], shards=2, name="numbered"
+            OwnerNumbering,
+            [sharded],
+            [NUMBER, ECHO],
+            partitionBy=[["owner"]],
+            shards=2,
+            name="numbered",
         )
         left = sharded.filter(f"route = {LEFT}").select("pair", "id", "value", "time").name("left")
         right = (
@@ -202,7 +208,7 @@ class ChaosTables:
 
     # -- what must have come out -----------------------------------------------------------------
 
-    def check(self) -> Outcome:
+    def check(self) -> ChaosOutcome:
         """Compare the published tables with the events."""
         ids = np.arange(self.rows, dtype=np.int64)
         columns = self.events.columns(ids)
@@ -211,7 +217,7 @@ class ChaosTables:
             difference(self._expected_steps(columns), self._table("steps", "id", "cost", "steps")),
             self._check_numbers(columns),
         ]
-        return Outcome(*(sum(part) for part in zip(*map(_parts, outcomes), strict=True)))
+        return ChaosOutcome(*(sum(part) for part in zip(*map(_parts, outcomes), strict=True)))
 
     def _expected_counts(self, ids: Integers, columns: Mapping[str, Integers]) -> list[Integers]:
         ends = self.events.time_us(ids) // WINDOW_US
@@ -239,7 +245,7 @@ class ChaosTables:
         steps = np.frexp(columns["value"][left])[1].astype(np.int64)
         return [left, columns["value"][left + 1] * 3 + 1, steps]
 
-    def _check_numbers(self, columns: Mapping[str, Integers]) -> Outcome:
+    def _check_numbers(self, columns: Mapping[str, Integers]) -> ChaosOutcome:
         owner, number, ids = self._table("numbers", "owner", "number", "id")
         rows = difference([columns["owner"], columns["id"]], [owner, ids])
         numbers = np.unique(np.stack([owner, number]), axis=1)
@@ -251,7 +257,9 @@ class ChaosTables:
         way = np.stack([owner, ids % 2, columns["bucket"][ids]])[:, order]
         same_way = (way[:, 1:] == way[:, :-1]).all(axis=0)
         disordered = int((same_way & (np.diff(ids[order]) <= 0)).sum())
-        return Outcome(rows.rows, max(rows.lost, gaps), max(rows.duplicated, repeated), disordered)
+        return ChaosOutcome(
+            rows.rows, max(rows.lost, gaps), max(rows.duplicated, repeated), disordered
+        )
 
     def _read(self, name: str) -> pa.Table:
         path = self.folder / name
@@ -268,6 +276,7 @@ class ChaosFlow(ChaosTables):
 
     def __init__(self, rate: float, seconds: float, folder: Path) -> None:
         super().__init__(rate, int(rate * seconds), folder, now_us())
+        self._valve = release_by_file(self.flow, folder / "released")
         self._back: dict[int, int] = {}
         self.probe = Probe(self._push, self._echo.subscribe(name="echoes"), self._take)
 
@@ -291,7 +300,8 @@ class ChaosFlow(ChaosTables):
                 yield number
 
     def close(self) -> None:
-        """Send no more probes; the flow ends when the events do."""
+        """Send no more probes; the events that are left come at once, and then the flow ends."""
+        self._valve.release()
         self.probe.stop()
         self._probes.close()
 
@@ -301,11 +311,11 @@ def _timed(stream: Stream) -> Stream:
     return stream.withWatermark("time", "0 seconds", idleEpochs=1_000_000)
 
 
-def difference(expected: list[Any], found: list[Any]) -> Outcome:
+def difference(expected: list[Any], found: list[Any]) -> ChaosOutcome:
     """Rows that are missing and rows that are too many, of tables given as columns.
 
     >>> difference([np.array([1, 2, 3])], [np.array([2, 3, 3])])
-    Outcome(rows=3, lost=1, duplicated=1, disordered=0)
+    ChaosOutcome(rows=3, lost=1, duplicated=1, disordered=0)
     """
     there = len(expected[0])
     both = np.stack([np.concatenate(pair) for pair in zip(expected, found, strict=True)])
@@ -315,10 +325,10 @@ def difference(expected: list[Any], found: list[Any]) -> Outcome:
     new[1:] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)
     group = np.cumsum(new) - 1
     surplus = np.bincount(group, np.where(order < there, -1, 1))
-    return Outcome(
+    return ChaosOutcome(
         len(found[0]), int(-surplus[surplus < 0].sum()), int(surplus[surplus > 0].sum()), 0
     )
 
 
-def _parts(outcome: Outcome) -> tuple[int, int, int, int]:
+def _parts(outcome: ChaosOutcome) -> tuple[int, int, int, int]:
     return outcome.rows, outcome.lost, outcome.duplicated, outcome.disordered

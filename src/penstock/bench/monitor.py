@@ -18,13 +18,13 @@ from typing import Any
 
 from penstock.core.rollback.metadata import Edge, Offer, RollbackGraph
 from penstock.core.rollback.monitor import SpanMonitor
-from penstock.core.rollback.regimes import BATCH, EPHEMERAL, SOURCE, Regime, lazy
-from penstock.core.rollback.spans import EMPTY, TOP, Numbered, Span
+from penstock.core.rollback.regimes import BATCH, EPHEMERAL, SOURCE, RollbackRegime, lazy
+from penstock.core.rollback.spans import EMPTY, TOP, NumberedTime, Span
 from penstock.core.rollback.transformers import ENTERING, LEAVING, SAME, TURNING, Transformer
 from penstock.core.rollback.transformers import epochs_to_numbers as to_numbers
 from penstock.core.time import CONVERGED, Time
 
-__all__ = ["AdServing", "bench_monitor"]
+__all__ = ["AdServingModel", "bench_monitor"]
 
 SIZES = (1_000, 10_000, 100_000, 500_000)
 NOW = 60
@@ -40,10 +40,10 @@ MESSAGES = 5
 
 
 @dataclass
-class AdServing:
+class AdServingModel:
     """The application with a number of shards per stage, and what its nodes have kept.
 
-    >>> small = AdServing(2)
+    >>> small = AdServingModel(2)
     >>> len(small.stages), small.nodes, min(len(offers) for offers in small.offers) >= 10
     (107, 214, True)
     """
@@ -97,7 +97,7 @@ class AdServing:
         return components
 
     def _line(
-        self, name: str, above: range, count: int, regime: Regime, *, first_logged: bool
+        self, name: str, above: range, count: int, regime: RollbackRegime, *, first_logged: bool
     ) -> range:
         for number in range(count):
             stage = self._stage(f"{name} {number}", regime)
@@ -112,11 +112,11 @@ class AdServing:
             number = len(self.edges)
             self.edges.append(Edge(above, self.nodes, to_numbers(number, sent)))
             counts = [MESSAGES * (epoch + 1) - self.random.randrange(3) for epoch in sent]
-            spans = [Span.of(Numbered(number, count)) for count in counts]
+            spans = [Span.of(NumberedTime(number, count)) for count in counts]
             self.offers.append([Offer(span, discarded=EMPTY) for span in spans])
             self.live.append(Offer(TOP, spans[-1], EMPTY, spans[-1]))
 
-    def _stage(self, name: str, regime: Regime, loop_stage: int | None = None) -> range:
+    def _stage(self, name: str, regime: RollbackRegime, loop_stage: int | None = None) -> range:
         self.stages.append(name)
         first = self.nodes
         for _ in range(self.shards):
@@ -202,10 +202,10 @@ def bench_monitor(sizes: Sequence[int] = SIZES, runs: int = 5) -> dict[str, Any]
     return result
 
 
-def _of_size(edges: int) -> AdServing:
+def _of_size(edges: int) -> AdServingModel:
     """Return the application with the fewest shards that give at least ``edges`` edges."""
     shards = 1
-    while len((flow := AdServing(shards)).edges) < edges:
+    while len((flow := AdServingModel(shards)).edges) < edges:
         # Exchanges make the number of edges quadratic in the number of shards.
         shards = max(shards + 1, int(0.97 * shards * (edges / len(flow.edges)) ** 0.5))
     return flow

@@ -47,6 +47,9 @@ ARTICLES = 100_000
 VOTES_PER_S = 10_000
 EPOCH = "20 ms"
 LOAD_S_MAX = 60.0
+WARM_S = 1.0
+PROBES_MIN = 30
+PROBES_S_MAX = 60.0
 DIFF_S = 4.0
 NUMBERS_ABOVE = 300
 SHARDER = "sharder[0]"
@@ -106,13 +109,14 @@ def events_per_s(spark: SparkSession, events: int, kind: str) -> float:
 
 
 def propagation_ms(spark: SparkSession, kind: str, seconds: float) -> list[float]:
-    """How long each probe took."""
+    """How long each probe took: those of some seconds, and at least ``PROBES_MIN``."""
     votes = Votes(ARTICLES, VOTES_PER_S)
     query = votes.flow.start(spark, hosts=HOSTS, epochInterval=EPOCH, **KINDS[kind])
     try:
         votes.probe.start()
         votes.load(LOAD_S_MAX)
-        found = votes.probe.normal_ms(1.0 + seconds)[100:]  # the first second warms up
+        votes.probe.normal_ms(WARM_S)
+        found = votes.probe.normal_ms(seconds, PROBES_S_MAX, PROBES_MIN)
         votes.close()
     finally:
         query.stop()

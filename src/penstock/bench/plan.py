@@ -24,7 +24,7 @@ from penstock.bench.topologies import (
     random_dag,
     random_tree,
 )
-from penstock.core.plan import Configuration, Topology, recover, solve
+from penstock.core.plan import Configuration, OperatorTopology, recover, solve
 from penstock.core.plan.baselines import n_segments, one_segment
 from penstock.core.plan.chain_dp import chain_dp, chain_dp_arrays
 from penstock.core.plan.cost import best_configuration, recovery_time
@@ -55,12 +55,14 @@ class Setting:
     frequency_max: float = 0.0
     draw: Draw = field(default_factory=Draw)
 
-    def topology(self, rng: random.Random) -> Topology:
+    def topology(self, rng: random.Random) -> OperatorTopology:
         """A random topology for this point."""
         make = random_chain if self.shape == "chain" else random_tree
         return make(rng, self.n, self.input_rate, self.draw, self.storage_cost)
 
-    def dp(self, topology: Topology, anchors: frozenset[int] | None) -> Configuration | None:
+    def dp(
+        self, topology: OperatorTopology, anchors: frozenset[int] | None
+    ) -> Configuration | None:
         """FastRecover as published and corrected: Algorithm 1 or 2."""
         if self.shape == "chain":
             return chain_dp_arrays(topology, self.max_overhead, self.steps, anchors=anchors)
@@ -164,7 +166,7 @@ def _measure(setting: Setting, count: int, seed: int) -> dict[str, Any]:
     }
 
 
-def _plans(setting: Setting, topology: Topology) -> dict[str, Configuration | None]:
+def _plans(setting: Setting, topology: OperatorTopology) -> dict[str, Configuration | None]:
     budget = setting.max_overhead
     dp = setting.dp(topology, None)
     exact = solve(topology, budget).configuration
@@ -179,7 +181,7 @@ def _plans(setting: Setting, topology: Topology) -> dict[str, Configuration | No
     }
 
 
-def _failed(topology: Topology, rng: random.Random) -> list[int]:
+def _failed(topology: OperatorTopology, rng: random.Random) -> list[int]:
     """The operators on a failed machine: drawn by failure rate, each at most once."""
     left = list(range(len(topology)))
     failed = []
@@ -280,7 +282,7 @@ def _headline(count: int, seed: int) -> dict[str, float]:
     }
 
 
-def _solve_all(topologies: list[Topology], budget: float) -> tuple[float, float]:
+def _solve_all(topologies: list[OperatorTopology], budget: float) -> tuple[float, float]:
     """The longest time and the widest gap between plan and bound, in per cent."""
     longest, widest = 0.0, 0.0
     for topology in topologies:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.bench.plan_live_flow import STAGES, PlanFlow
-from penstock.core.plan import Method, Plan, Topology, solve
+from penstock.core.plan import Method, OperatorTopology, Plan, solve
 from penstock.core.plan.cost import recovery_times
 from penstock.engine.spark.session import local_session
 from penstock.errors import InvariantError, TransientError
@@ -166,7 +166,7 @@ def _started(spark: SparkSession, flow: PlanFlow, store: Path, **options: Any) -
     )
 
 
-def _measured_twice(run: _Run) -> Topology:
+def _measured_twice(run: _Run) -> OperatorTopology:
     """The flow as it is with a plan in force: without one its checkpoints hold all logs."""
     for _ in range(2):
         time.sleep(run.settings.seconds)
@@ -174,7 +174,7 @@ def _measured_twice(run: _Run) -> Topology:
         if plan.feasible:
             _put_into_force(run, plan)
     time.sleep(run.settings.seconds)
-    return Topology.from_mapping(run.query.measured())
+    return OperatorTopology.from_mapping(run.query.measured())
 
 
 def _put_into_force(run: _Run, plan: Plan) -> None:
@@ -330,7 +330,7 @@ def _summary(results: Mapping[str, Any], settings: PlanLive) -> dict[str, Any]:
     }
 
 
-def _described(topology: Topology) -> list[dict[str, Any]]:
+def _described(topology: OperatorTopology) -> list[dict[str, Any]]:
     return [
         {
             "name": one.name,

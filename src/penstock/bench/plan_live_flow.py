@@ -100,7 +100,7 @@ def rows(offset: int, n: int) -> pa.RecordBatch:
     return pa.record_batch({"id": ids, "key": keys_of(ids), "value": ids}, schema=NARROW)
 
 
-class Stage(Vertex):
+class HeavyStage(Vertex):
     """One stage: much work, a table of state, and rows that it makes wider or narrower."""
 
     orderSensitive = True
@@ -158,7 +158,7 @@ class PlanFlow:
         )
         for number, settings in enumerate(STAGES):
             (stream,) = self.flow.vertex(
-                partial(Stage, settings, number, width),
+                partial(HeavyStage, settings, number, width),
                 [stream],
                 [wide if settings.widens else NARROW],
                 partitionBy=[["key"]],

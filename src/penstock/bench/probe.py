@@ -78,12 +78,15 @@ class Probe:
         """How many of them have not come through."""
         return len(self._sent_ns) - len(self._came_ns)
 
-    def normal_ms(self, seconds: float, timeout_s: float = 30.0) -> list[float]:
-        """How long the probes of the next ``seconds`` take each, in milliseconds."""
+    def normal_ms(self, seconds: float, timeout_s: float = 30.0, at_least: int = 1) -> list[float]:
+        """How long the probes of the next ``seconds`` take each, in milliseconds.
+
+        A busy machine sends fewer of them: it waits until there are ``at_least`` so many.
+        """
         first = self.sent
         deadline = time.monotonic() + seconds + timeout_s
         time.sleep(seconds)
-        last = self.sent
+        last = max(self.sent, first + at_least)
         while not all(number in self._came_ns for number in range(first, last)):
             self.check()
             if time.monotonic() > deadline:

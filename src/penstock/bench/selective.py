@@ -45,7 +45,7 @@ LATE_S = 0.4
 RUN_S_MAX = 300.0
 
 
-class Events:
+class PurchaseEvents:
     """User and amount are functions of the offset; event time follows the wall clock."""
 
     def __init__(self, rate: float, origin_us: int) -> None:
@@ -113,7 +113,7 @@ class Sums:
     def __init__(self, rate: float, seconds: float, selective: bool) -> None:
         origin = Ysb.soon(LEAD_S)
         self.rows = int(rate * seconds)
-        self.events = Events(rate, round(origin.timestamp() * 1e6))
+        self.events = PurchaseEvents(rate, round(origin.timestamp() * 1e6))
         self.flow = Flow("sums")
         source = LateSource(
             self.events,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from penstock.engine.driver.query import FlowQuery
 
-__all__ = ["Takeover", "takeover", "take_over"]
+__all__ = ["TakeoverSettings", "take_over", "takeover"]
 
 HOSTS = REPLICAS + 1
 EPOCH = "50 ms"
@@ -56,7 +56,7 @@ SHORT_STATE = 0.1
 
 
 @dataclass(frozen=True)
-class Takeover:
+class TakeoverSettings:
     """What to do to the flow."""
 
     kills: int = 50
@@ -72,7 +72,7 @@ class Takeover:
         return round(self.state_mb * 1e6)
 
 
-def takeover(settings: Takeover) -> dict[str, Any]:
+def takeover(settings: TakeoverSettings) -> dict[str, Any]:
     """Torture flows on a session of its own; give figures."""
     spark = local_session("penstock chaos", hosts=HOSTS + 1)
     try:
@@ -81,7 +81,7 @@ def takeover(settings: Takeover) -> dict[str, Any]:
         spark.stop()
 
 
-def take_over(spark: SparkSession, settings: Takeover) -> dict[str, Any]:
+def take_over(spark: SparkSession, settings: TakeoverSettings) -> dict[str, Any]:
     """Run the flow and kill replicas; then the same, shorter, under each guarantee."""
     flow = TakeoverFlow(settings.state_bytes, settings.rate, settings.seed)
     drill = _run(spark, flow, settings.kills, settings.seed, Guarantee.EXACTLY_ONCE)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from penstock.core.plan.topology import Operator, Topology
+from penstock.core.plan.topology import OperatorProfile, OperatorTopology
 
 __all__ = [
     "CHAIN_STORAGE_COST",
@@ -37,9 +37,9 @@ class Draw:
 
     def operator(
         self, rng: random.Random, base: float, k: int, inputs: tuple[str, ...]
-    ) -> Operator:
+    ) -> OperatorProfile:
         """One operator; ``base`` is the topology's failure rate per four instances."""
-        return Operator(
+        return OperatorProfile(
             name=f"op{k + 1}",
             selectivity=rng.uniform(*self.selectivity),
             cost=self.cost,
@@ -64,12 +64,12 @@ def random_chain(
     input_rate: float = 3000.0,
     draw: Draw | None = None,
     storage_cost: float = CHAIN_STORAGE_COST,
-) -> Topology:
+) -> OperatorTopology:
     """A chain of n operators."""
     draw = draw or Draw()
     base = _base(rng)
     operators = tuple(draw.operator(rng, base, k, (f"op{k}",) if k else ()) for k in range(n))
-    return Topology(operators, input_rate, storage_cost)
+    return OperatorTopology(operators, input_rate, storage_cost)
 
 
 def random_tree(
@@ -79,7 +79,7 @@ def random_tree(
     draw: Draw | None = None,
     storage_cost: float = TREE_STORAGE_COST,
     fan_out: int = 3,
-) -> Topology:
+) -> OperatorTopology:
     """A tree of n operators, none with more than ``fan_out`` children."""
     draw = draw or Draw()
     base = _base(rng)
@@ -92,7 +92,7 @@ def random_tree(
             free[parent] += 1
             inputs = (f"op{parent + 1}",)
         operators.append(draw.operator(rng, base, k, inputs))
-    return Topology(tuple(operators), input_rate, storage_cost)
+    return OperatorTopology(tuple(operators), input_rate, storage_cost)
 
 
 def random_dag(
@@ -102,7 +102,7 @@ def random_dag(
     draw: Draw | None = None,
     storage_cost: float = TREE_STORAGE_COST,
     second_input: float = 0.3,
-) -> Topology:
+) -> OperatorTopology:
     """A DAG of n operators: each has one input, and a second one with the given probability."""
     draw = draw or Draw()
     base = _base(rng)
@@ -114,4 +114,4 @@ def random_dag(
             near = range(max(0, k - 8), k)
             inputs = tuple(f"op{p + 1}" for p in sorted(rng.sample(near, count)))
         operators.append(draw.operator(rng, base, k, inputs))
-    return Topology(tuple(operators), input_rate, storage_cost)
+    return OperatorTopology(tuple(operators), input_rate, storage_cost)

@@ -19,7 +19,7 @@ from rich.text import Text
 from penstock.cli.live import recovery_line
 from penstock.cli.output import print_json, print_table
 from penstock.demos.adserving import PARTS, AdServing, Scale
-from penstock.demos.adserving_check import Outcome, balances, check
+from penstock.demos.adserving_check import AdServingOutcome, balances, check
 from penstock.demos.adserving_run import COOL_S, WARM_S, Drill, LiveFigures, figures, recovered
 from penstock.demos.ysb import Ysb
 from penstock.engine.driver.query import FlowQuery
@@ -99,7 +99,7 @@ def adserving(
     database: str | None = None,
     lead_s: float = LEAD_S_MIN,
     quiet: bool = True,
-) -> tuple[dict[str, Any], Outcome, bool]:
+) -> tuple[dict[str, Any], AdServingOutcome, bool]:
     """One run on a session: figures, the outcome, whether everything came to an end."""
     url = database or f"sqlite:///{folder / 'billing.db'}"
     before = balances(url)
@@ -137,7 +137,9 @@ def _drill(query: FlowQuery, kills: int, first_s: float, last_s: float) -> Drill
     return drill
 
 
-def _result(run: AdServing, drill: Drill | None, outcome: Outcome, from_s: float) -> dict[str, Any]:
+def _result(
+    run: AdServing, drill: Drill | None, outcome: AdServingOutcome, from_s: float
+) -> dict[str, Any]:
     found = figures(run, drill, from_s * 1e6)
     each = found.pop("each")
     return {
@@ -153,7 +155,7 @@ def _result(run: AdServing, drill: Drill | None, outcome: Outcome, from_s: float
     }
 
 
-def _problem(outcome: Outcome, ended: bool) -> str:
+def _problem(outcome: AdServingOutcome, ended: bool) -> str:
     if not ended:
         return "the flow did not end, or a node did not recover"
     kinds = ("lost", "duplicated", "wrong")

@@ -25,7 +25,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 Verbose = Annotated[bool, typer.Option("--verbose", help="Say more on standard error.")]
 
 
-class Guarantee(StrEnum):
+class BenchGuarantee(StrEnum):
     """What the benchmark's sink promises."""
 
     none = "none"
@@ -43,8 +43,8 @@ def _show(title: str, result: dict[str, Any], json: bool) -> None:
 def ysb(
     seconds: Annotated[float, typer.Option(min=5, help="How long each rate is held.")] = 30,
     guarantee: Annotated[
-        Guarantee, typer.Option(help="exactly-once: recovery is on, epochs go to Parquet.")
-    ] = Guarantee.none,
+        BenchGuarantee, typer.Option(help="exactly-once: recovery is on, epochs go to Parquet.")
+    ] = BenchGuarantee.none,
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -56,7 +56,7 @@ def ysb(
     from penstock.bench.ysb import bench_ysb
 
     set_up_logging(verbose)
-    result = bench_ysb(seconds, guarantee is Guarantee.exactly_once)
+    result = bench_ysb(seconds, guarantee is BenchGuarantee.exactly_once)
     _show("Yahoo! Streaming Benchmark", result, json)
 
 

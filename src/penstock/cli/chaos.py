@@ -105,7 +105,7 @@ def chaos(
     from penstock.bench.chaos import chaos as run
     from penstock.bench.chaos_driver import kill_drivers
     from penstock.bench.random_flows.run import RandomRuns
-    from penstock.bench.takeover import Takeover
+    from penstock.bench.takeover import TakeoverSettings
     from penstock.bench.takeover import takeover as run_takeover
 
     if cluster + connections + driver + bool(freeze) + takeover + random > 1:
@@ -120,7 +120,7 @@ def chaos(
     if driver:
         result = kill_drivers(kills, rate, seed)
     elif takeover:
-        result = run_takeover(Takeover(kills, state_mb, seed, rate))
+        result = run_takeover(TakeoverSettings(kills, state_mb, seed, rate))
     else:
         result = run(
             Chaos(

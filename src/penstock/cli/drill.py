@@ -21,12 +21,12 @@ from rich.table import Table
 
 from penstock.cli.output import print_json
 from penstock.durations import duration_us
-from penstock.engine.driver.command_channel import Driver, call, find_driver
+from penstock.engine.driver.command_channel import DriverAddress, call, find_driver
 from penstock.errors import PenstockError, SettingsError, TransientError
 from penstock.expressions.suggest import nearest
 from penstock.terminal import stderr
 
-__all__ = ["Drill", "drill"]
+__all__ = ["DrillSession", "drill"]
 
 WAIT_S = 60.0
 POLL_S = 0.05
@@ -57,7 +57,7 @@ def drill(
     """
     if command and script:
         raise SettingsError("drill: give a command or a script, not both")
-    session = Drill(find_driver(target), quiet=json)
+    session = DrillSession(find_driver(target), quiet=json)
     if script is not None:
         try:
             lines = script.read_text(encoding="utf-8").splitlines()
@@ -73,10 +73,10 @@ def drill(
 
 
 @dataclass
-class Drill:
+class DrillSession:
     """Commands for one flow, and what came of them."""
 
-    driver: Driver
+    driver: DriverAddress
     quiet: bool = False
     done: list[dict[str, Any]] = field(default_factory=list)
     _before: int | None = None
@@ -208,7 +208,7 @@ class _Command:
     usage: str
     words: tuple[int, int]
     about: str
-    function: Callable[[Drill, list[str]], Any]
+    function: Callable[[DrillSession, list[str]], Any]
     show: Callable[[Any], None]
 
 
@@ -272,27 +272,41 @@ def _show_nothing(_result: Any) -> None:
 
 
 _COMMANDS: dict[str, _Command] = {
-    "status": _Command("", (0, 0), "what the flow is doing", Drill.status, _show_status),
-    "nodes": _Command("", (0, 0), "the nodes and where they run", Drill.nodes, _show_nodes),
+    "status": _Command("", (0, 0), "what the flow is doing", DrillSession.status, _show_status),
+    "nodes": _Command("", (0, 0), "the nodes and where they run", DrillSession.nodes, _show_nodes),
     "crash": _Command(
-        "NODE|STAGE|host:N|driver", (1, 1), "kill -9 the process", Drill.crash, _show_hosts
+        "NODE|STAGE|host:N|driver", (1, 1), "kill -9 the process", DrillSession.crash, _show_hosts
     ),
     "freeze": _Command(
-        "NODE|STAGE|host:N [SECONDS]", (1, 3), "stop the process", Drill.freeze, _show_hosts
+        "NODE|STAGE|host:N [SECONDS]", (1, 3), "stop the process", DrillSession.freeze, _show_hosts
     ),
     "unfreeze": _Command(
-        "[NODE|STAGE|host:N]", (0, 1), "let it, or all, go on", Drill.unfreeze, _show_hosts
+        "[NODE|STAGE|host:N]", (0, 1), "let it, or all, go on", DrillSession.unfreeze, _show_hosts
     ),
     "slow": _Command(
-        "NODE|STAGE|host:N DELAY|off", (2, 3), "wait after each batch", Drill.slow, _show_slow
+        "NODE|STAGE|host:N DELAY|off",
+        (2, 3),
+        "wait after each batch",
+        DrillSession.slow,
+        _show_slow,
     ),
-    "sever": _Command("NODE|STAGE|host:N", (1, 1), "break connections", Drill.sever, _show_hosts),
+    "sever": _Command(
+        "NODE|STAGE|host:N", (1, 1), "break connections", DrillSession.sever, _show_hosts
+    ),
     "wait": _Command(
-        "SECONDS|recovered [SECONDS]", (1, 3), "do nothing for a while", Drill.wait, _show_waited
+        "SECONDS|recovered [SECONDS]",
+        (1, 3),
+        "do nothing for a while",
+        DrillSession.wait,
+        _show_waited,
     ),
-    "recoveries": _Command("", (0, 0), "who was lost so far", Drill.recoveries, _show_recoveries),
-    "stop": _Command("", (0, 0), "end the flow in an orderly way", Drill.stop, _show_nothing),
-    "help": _Command("", (0, 0), "this list", Drill.help, _show_help),
+    "recoveries": _Command(
+        "", (0, 0), "who was lost so far", DrillSession.recoveries, _show_recoveries
+    ),
+    "stop": _Command(
+        "", (0, 0), "end the flow in an orderly way", DrillSession.stop, _show_nothing
+    ),
+    "help": _Command("", (0, 0), "this list", DrillSession.help, _show_help),
 }
 
 

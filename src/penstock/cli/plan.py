@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from penstock.core.plan import Plan, Topology, solve
+from penstock.core.plan import OperatorTopology, Plan, solve
 from penstock.errors import SettingsError, UsageError
 
 __all__ = ["plan", "read_topology", "to_json"]
@@ -79,7 +79,7 @@ def plan(
         raise typer.Exit(3)
 
 
-def read_topology(file: Path) -> Topology:
+def read_topology(file: Path) -> OperatorTopology:
     """The topology in a JSON file; a :class:`UsageError` names what is wrong with it."""
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
@@ -89,7 +89,7 @@ def read_topology(file: Path) -> Topology:
         data = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         raise SettingsError(f"{file} is not JSON: {error}") from error
-    return Topology.from_mapping(data)
+    return OperatorTopology.from_mapping(data)
 
 
 def to_json(found: Plan, baselines: dict[str, Plan]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import pyarrow as pa
 from penstock.connectors.ownership import Owner
 from penstock.operators.base import Operator, State
 
-__all__ = ["Followed", "FollowingReader", "Kept", "Reader", "Sink", "Source", "SourceContext"]
+__all__ = ["Followed", "FollowingReader", "KeepsFiles", "Reader", "Sink", "Source", "SourceContext"]
 
 Position = Any
 """JSON-able; None is the beginning."""
@@ -137,7 +137,7 @@ class FollowingReader(Reader):
         """The next epoch, or the rest of the present one; None: it is not complete yet."""
 
 
-class Kept(ABC):
+class KeepsFiles(ABC):
     """A connector that keeps files of its own in the flow's store."""
 
     @abstractmethod

@@ -197,9 +197,9 @@ class GenerateReader(Reader):
     def wait_s(self, now_us: int) -> float:
         if self._per_us is None or self._origin_us is None:
             return 0.0
-        if self._source.valve is not None:
-            return _VALVE_S
         due_us = self._origin_us + (self._offset(self._made) + 1) / self._per_us
+        if self._source.valve is not None and due_us <= now_us:
+            return _VALVE_S
         return min(0.1, max(0.0001, (due_us - now_us) / 1e6))
 
     # -- offsets ---------------------------------------------------------------------------------

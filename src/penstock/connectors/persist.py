@@ -15,7 +15,14 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.api.vertex import EpochVertex, Time, Vertex, VertexContext
-from penstock.connectors.base import Followed, FollowingReader, Kept, Sink, Source, SourceContext
+from penstock.connectors.base import (
+    Followed,
+    FollowingReader,
+    KeepsFiles,
+    Sink,
+    Source,
+    SourceContext,
+)
 from penstock.connectors.epoch_log import (
     EpochLogReader,
     EpochLogWriter,
@@ -31,7 +38,7 @@ POLL_S = 0.001
 """How often a reader looks for the next epoch."""
 
 
-class PersistWrite(Sink, Kept):
+class PersistWrite(Sink, KeepsFiles):
     """Appends completed epochs to the log of their shard."""
 
     kind = "persist"

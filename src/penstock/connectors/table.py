@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api.vertex import Time, Vertex
-from penstock.connectors.base import Kept, Sink
+from penstock.connectors.base import KeepsFiles, Sink
 from penstock.connectors.ownership import FolderClaim, Owner, taken
 from penstock.connectors.table_pins import pinned
 from penstock.errors import NotWrittenError, SettingsError, SinkError, SourceError
@@ -120,7 +120,7 @@ class PublishedTable:
             self._folder = str(folder / "tables" / self.name)
 
 
-class TableWrite(Sink, Kept):
+class TableWrite(Sink, KeepsFiles):
     """Publishes each epoch that has rows as a version of the table, in one node."""
 
     kind = "table"

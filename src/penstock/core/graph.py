@@ -24,9 +24,9 @@ from penstock.errors import GraphError
 __all__ = [
     "Connector",
     "GraphBuilder",
+    "GraphStage",
     "LogicalGraph",
-    "Loop",
-    "Stage",
+    "LoopContext",
     "StageKind",
 ]
 
@@ -42,7 +42,7 @@ class StageKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class LoopContext:
     """A loop context; ``parent`` is the loop around it, if any."""
 
     name: str
@@ -50,7 +50,7 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class GraphStage:
     """A logical operator; ``loop`` is the loop it works in, or that it enters, leaves or turns."""
 
     name: str
@@ -75,21 +75,21 @@ class LogicalGraph:
       * every cycle passes a feedback stage of the innermost context that contains the whole cycle;
       * ``graph.name_of(graph.place(name)) == name``; places are ``range(len(graph))``.
 
-    >>> g = LogicalGraph([Stage("in", StageKind.INPUT), Stage("count")],
+    >>> g = LogicalGraph([GraphStage("in", StageKind.INPUT), GraphStage("count")],
     ...                  [Connector("rows", "in", "count")])
     >>> [g.name_of(place) for place in range(len(g))], g.predecessors(g.place("count"))
     (['in', 'count', 'rows'], (2,))
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[GraphStage, ...]
     connectors: tuple[Connector, ...]
-    loops: tuple[Loop, ...]
+    loops: tuple[LoopContext, ...]
 
     def __init__(
         self,
-        stages: Iterable[Stage],
+        stages: Iterable[GraphStage],
         connectors: Iterable[Connector] = (),
-        loops: Iterable[Loop] = (),
+        loops: Iterable[LoopContext] = (),
     ) -> None:
         self.stages = tuple(stages)
         self.connectors = tuple(connectors)
@@ -170,24 +170,24 @@ class LogicalGraph:
         """Return the strongly connected sets of places, upstream first."""
         return strongly_connected(self._successors)
 
-    def _stage(self, name: str) -> Stage:
+    def _stage(self, name: str) -> GraphStage:
         return self.stages[self._places[name]]
 
-    def _context_in(self, stage: Stage) -> str | None:
+    def _context_in(self, stage: GraphStage) -> str | None:
         if stage.kind is StageKind.INGRESS:
             return self._parent(stage)
         return stage.loop
 
-    def _context_out(self, stage: Stage) -> str | None:
+    def _context_out(self, stage: GraphStage) -> str | None:
         if stage.kind is StageKind.EGRESS:
             return self._parent(stage)
         return stage.loop
 
-    def _parent(self, stage: Stage) -> str | None:
+    def _parent(self, stage: GraphStage) -> str | None:
         nesting = self._nesting[stage.loop]
         return nesting[-2] if len(nesting) > 1 else None
 
-    def _check_stage(self, stage: Stage) -> None:
+    def _check_stage(self, stage: GraphStage) -> None:
         if stage.loop not in self._nesting:
             raise GraphError(
                 f"stage {stage.name!r} is in loop {stage.loop!r}, which is not defined",
@@ -230,7 +230,7 @@ class LogicalGraph:
                 connector=connector.name,
             )
 
-    def _where(self, stage: Stage, context: str | None) -> str:
+    def _where(self, stage: GraphStage, context: str | None) -> str:
         counters = len(self._nesting[context])
         inside = "outside every loop" if context is None else f"in loop {context!r}"
         return f"{stage.name!r} ({inside}, times with {counters} counter(s))"
@@ -292,9 +292,9 @@ class GraphBuilder:
     """
 
     def __init__(self) -> None:
-        self._stages: list[Stage] = []
+        self._stages: list[GraphStage] = []
         self._connectors: list[Connector] = []
-        self._loops: list[Loop] = []
+        self._loops: list[LoopContext] = []
 
     def input(self, name: str) -> str:
         """Add an input stage."""
@@ -306,7 +306,7 @@ class GraphBuilder:
 
     def loop(self, name: str, parent: str | None = None) -> str:
         """Add a loop context, inside ``parent`` if one is given."""
-        self._loops.append(Loop(name, parent))
+        self._loops.append(LoopContext(name, parent))
         return name
 
     def ingress(self, name: str, loop: str) -> str:
@@ -337,11 +337,11 @@ class GraphBuilder:
         return LogicalGraph(self._stages, self._connectors, self._loops)
 
     def _add(self, name: str, kind: StageKind, loop: str | None) -> str:
-        self._stages.append(Stage(name, kind, loop))
+        self._stages.append(GraphStage(name, kind, loop))
         return name
 
 
-def _numbered(parts: Sequence[Stage | Connector]) -> dict[str, int]:
+def _numbered(parts: Sequence[GraphStage | Connector]) -> dict[str, int]:
     places: dict[str, int] = {}
     for place, part in enumerate(parts):
         if part.name in places:
@@ -350,7 +350,7 @@ def _numbered(parts: Sequence[Stage | Connector]) -> dict[str, int]:
     return places
 
 
-def _nesting(loops: Sequence[Loop]) -> dict[str | None, tuple[str, ...]]:
+def _nesting(loops: Sequence[LoopContext]) -> dict[str | None, tuple[str, ...]]:
     """Return, for each loop, the loops around and including it, outermost first."""
     parents: dict[str, str | None] = {}
     for loop in loops:

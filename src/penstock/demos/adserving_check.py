@@ -30,7 +30,7 @@ from penstock.demos.adserving import (
     top_tags,
 )
 
-__all__ = ["Outcome", "balances", "check", "components_of"]
+__all__ = ["AdServingOutcome", "balances", "check", "components_of"]
 
 SLIDE_US = SLIDE_S * 1_000_000
 COVERED = SIZE_S // SLIDE_S
@@ -39,7 +39,7 @@ Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AdServingOutcome:
     """How many of each there are, and how many are not as they must be."""
 
     queries: int
@@ -83,7 +83,7 @@ class Outcome:
         )
 
 
-def check(run: AdServing, before: Integers | None = None) -> Outcome:
+def check(run: AdServing, before: Integers | None = None) -> AdServingOutcome:
     """Compare everything; the flow must have ended.  ``before`` is what the balances were."""
     answers = pa.concat_tables([rows for _, rows in run.delivered]) if run.delivered else None
     times = np.zeros(run.query_rows, dtype=np.int64)
@@ -98,7 +98,7 @@ def check(run: AdServing, before: Integers | None = None) -> Outcome:
     statistics = balances(run.database, STATISTICS)
     off = balances(run.database) - (0 if before is None else before) - served
     windows, components_wrong, hashtags_wrong = _windows(run)
-    return Outcome(
+    return AdServingOutcome(
         queries=run.query_rows,
         answers_lost=int((times == 0).sum()),
         answers_duplicated=int(np.maximum(times - 1, 0).sum()),

@@ -63,7 +63,7 @@ def ad_of(offsets: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dt
     return ((spread * np.uint64(ADS)) >> np.uint64(32)).view(np.int64)
 
 
-class Events:
+class AdEvents:
     """Makes events from offsets; travels to the hosts with the code."""
 
     def __init__(self, rate: float, origin_us: int) -> None:
@@ -135,7 +135,7 @@ class Ysb:
         self.rate = rate
         self.rows = int(rate * seconds)
         self.origin_us = round(origin.timestamp() * 1_000_000)
-        self.events = Events(rate, self.origin_us)
+        self.events = AdEvents(rate, self.origin_us)
         self.flow = Flow("ysb")
         self.results: list[tuple[int, pa.Table]] = []
         """Arrival (ns) and rows of each completed epoch."""

@@ -20,10 +20,10 @@ from penstock.expressions.coerce import coerced, common, folded, null, operand, 
 from penstock.expressions.comparison import compare, null_safe_equal
 from penstock.expressions.ddl import type_of
 from penstock.expressions.names import resolve
-from penstock.expressions.nodes import Apply, Case, Column, Literal, Node, ShortCircuit
-from penstock.expressions.parse import Source, to_sql
+from penstock.expressions.nodes import Apply, CaseWhen, Column, Literal, Node, ShortCircuit
+from penstock.expressions.parse import SourceText, to_sql
 
-__all__ = ["Builder"]
+__all__ = ["ExpressionBuilder"]
 
 _COMPARISONS = {
     exp.EQ: "=",
@@ -43,10 +43,10 @@ _ARITHMETIC = {
 }
 
 
-class Builder:
+class ExpressionBuilder:
     """Compiles syntax trees against one schema."""
 
-    def __init__(self, schema: pa.Schema, source: Source) -> None:
+    def __init__(self, schema: pa.Schema, source: SourceText) -> None:
         self.schema = schema
         self.source = source
         self.columns: list[Column] = []
@@ -207,7 +207,7 @@ class Builder:
             kinds = ", ".join(dict.fromkeys(str(node.type) for node in branches))
             self.refuse(f"the branches of {to_sql(tree)} have no common type: {kinds}", tree)
         *made, otherwise = [coerced(node, kind) for node in branches]
-        return Case(conditions, made, otherwise)
+        return CaseWhen(conditions, made, otherwise)
 
     def _case(self, tree: Any) -> Node:
         conditions, values = [], []
@@ -297,36 +297,36 @@ _KNOWN_ARGUMENTS = frozenset(
      "negate", "query", "unnest", "field", "typed", "coalesce"]
 )  # fmt: skip
 
-_BUILDERS: dict[type, Callable[[Builder, Any], Node]] = {
-    exp.Column: Builder._column,
-    exp.Dot: Builder._dot,
-    exp.Literal: Builder._literal,
-    exp.Interval: Builder._interval,
-    exp.Boolean: Builder._boolean_literal,
-    exp.Null: Builder._null,
-    exp.Paren: Builder._inner,
-    exp.NullSafeEQ: Builder._null_safe,
-    exp.NullSafeNEQ: Builder._null_safe,
-    exp.Neg: Builder._negative,
-    exp.And: Builder._logical,
-    exp.Or: Builder._logical,
-    exp.Not: Builder._not,
-    exp.Is: Builder._is,
-    exp.Between: Builder._between,
-    exp.In: Builder._in,
-    exp.Like: Builder._like,
-    exp.ILike: Builder._like,
-    exp.RegexpLike: Builder._like,
-    exp.Escape: Builder._like,
-    exp.Case: Builder._case,
-    exp.If: Builder._if,
-    exp.Cast: Builder._cast,
-    exp.TryCast: Builder._cast,
-    exp.Anonymous: Builder._call,
-    exp.DPipe: Builder._concat,
-    exp.Concat: Builder._concat,
-    exp.Trim: Builder._trim,
-    exp.Extract: Builder._extract,
-    **dict.fromkeys(_COMPARISONS, Builder._comparison),
-    **dict.fromkeys(_ARITHMETIC, Builder._arithmetic),
+_BUILDERS: dict[type, Callable[[ExpressionBuilder, Any], Node]] = {
+    exp.Column: ExpressionBuilder._column,
+    exp.Dot: ExpressionBuilder._dot,
+    exp.Literal: ExpressionBuilder._literal,
+    exp.Interval: ExpressionBuilder._interval,
+    exp.Boolean: ExpressionBuilder._boolean_literal,
+    exp.Null: ExpressionBuilder._null,
+    exp.Paren: ExpressionBuilder._inner,
+    exp.NullSafeEQ: ExpressionBuilder._null_safe,
+    exp.NullSafeNEQ: ExpressionBuilder._null_safe,
+    exp.Neg: ExpressionBuilder._negative,
+    exp.And: ExpressionBuilder._logical,
+    exp.Or: ExpressionBuilder._logical,
+    exp.Not: ExpressionBuilder._not,
+    exp.Is: ExpressionBuilder._is,
+    exp.Between: ExpressionBuilder._between,
+    exp.In: ExpressionBuilder._in,
+    exp.Like: ExpressionBuilder._like,
+    exp.ILike: ExpressionBuilder._like,
+    exp.RegexpLike: ExpressionBuilder._like,
+    exp.Escape: ExpressionBuilder._like,
+    exp.Case: ExpressionBuilder._case,
+    exp.If: ExpressionBuilder._if,
+    exp.Cast: ExpressionBuilder._cast,
+    exp.TryCast: ExpressionBuilder._cast,
+    exp.Anonymous: ExpressionBuilder._call,
+    exp.DPipe: ExpressionBuilder._concat,
+    exp.Concat: ExpressionBuilder._concat,
+    exp.Trim: ExpressionBuilder._trim,
+    exp.Extract: ExpressionBuilder._extract,
+    **dict.fromkeys(_COMPARISONS, ExpressionBuilder._comparison),
+    **dict.fromkeys(_ARITHMETIC, ExpressionBuilder._arithmetic),
 }

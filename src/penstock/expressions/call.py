@@ -11,7 +11,7 @@ from penstock.expressions.nodes import Literal, Node
 from penstock.expressions.types import is_integer, is_numeric, is_string
 
 if TYPE_CHECKING:
-    from penstock.expressions.build import Builder
+    from penstock.expressions.build import ExpressionBuilder
 
 __all__ = ["Call"]
 
@@ -19,7 +19,7 @@ __all__ = ["Call"]
 class Call:
     """``name(args)`` at a place in the SQL."""
 
-    def __init__(self, builder: Builder, name: str, trees: list[Any], tree: Any) -> None:
+    def __init__(self, builder: ExpressionBuilder, name: str, trees: list[Any], tree: Any) -> None:
         self.builder = builder
         self.name = name
         self.trees = trees

@@ -14,7 +14,7 @@ from penstock.expressions.nodes import Node, as_array
 from penstock.expressions.python import FunctionNode
 
 if TYPE_CHECKING:
-    from penstock.expressions.build import Builder
+    from penstock.expressions.build import ExpressionBuilder
 
 __all__ = ["Compiled", "compile_expression", "describe_expression"]
 
@@ -121,12 +121,12 @@ def describe_expression(expr: Any) -> str:
 
 def _compile_sql(sql: str, schema: pa.Schema, target: pa.DataType | None, what: str) -> Compiled:
     # Imported here because of sqlglot: hosts evaluate and never parse, and start 0.1 s sooner.
-    from penstock.expressions.build import Builder
-    from penstock.expressions.parse import Source, expression_and_name, parse_sql
+    from penstock.expressions.build import ExpressionBuilder
+    from penstock.expressions.parse import SourceText, expression_and_name, parse_sql
 
-    source = Source(what, sql)
+    source = SourceText(what, sql)
     tree, name = expression_and_name(parse_sql(source))
-    builder = Builder(schema, source)
+    builder = ExpressionBuilder(schema, source)
     node = builder.build(tree)
     if target is not None:
         node = builder.cast(node, target, tree)
@@ -144,7 +144,7 @@ def _compile_sql(sql: str, schema: pa.Schema, target: pa.DataType | None, what: 
     return compiled
 
 
-def _try_out(compiled: Compiled, schema: pa.Schema, builder: Builder, tree: Any) -> None:
+def _try_out(compiled: Compiled, schema: pa.Schema, builder: ExpressionBuilder, tree: Any) -> None:
     """Run once on no rows and once on nulls: what the kernels cannot do shows now, not later."""
     for size in (0, 1):
         batch = pa.RecordBatch.from_arrays(

@@ -17,7 +17,7 @@ from penstock.expressions.suggest import nearest
 from penstock.expressions.types import operand_type
 
 if TYPE_CHECKING:
-    from penstock.expressions.build import Builder
+    from penstock.expressions.build import ExpressionBuilder
 
 __all__ = ["FUNCTIONS", "build_call"]
 
@@ -42,7 +42,7 @@ _TYPES = {
 }
 
 
-def build_call(builder: Builder, name: str, trees: list[Any], tree: Any) -> Node:
+def build_call(builder: ExpressionBuilder, name: str, trees: list[Any], tree: Any) -> Node:
     """The node of ``name(args)``, or a refusal that says why there is none."""
     lowered = name.lower()
     made = FUNCTIONS.get(lowered)

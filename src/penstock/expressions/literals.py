@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.expressions.nodes import Literal, Node
 
 if TYPE_CHECKING:
-    from penstock.expressions.build import Builder
+    from penstock.expressions.build import ExpressionBuilder
 
 __all__ = ["interval", "literal"]
 
@@ -32,7 +32,7 @@ _CLOCK = re.compile(
 )
 
 
-def literal(builder: Builder, tree: Any, negative: bool = False) -> Node:
+def literal(builder: ExpressionBuilder, tree: Any, negative: bool = False) -> Node:
     """A string, or a number: int, else bigint, else decimal; with an exponent double."""
     text = str(tree.this)
     if tree.is_string:
@@ -59,7 +59,7 @@ def literal(builder: Builder, tree: Any, negative: bool = False) -> Node:
     return Literal(pa.scalar(number, pa.decimal128(max(digits, scale, 1), scale)))
 
 
-def interval(builder: Builder, tree: Any) -> Node:
+def interval(builder: ExpressionBuilder, tree: Any) -> Node:
     """``INTERVAL '5' MINUTE``, ``INTERVAL 5 MINUTES``, ``INTERVAL '1 day 2 hours'``."""
     from sqlglot import exp
 

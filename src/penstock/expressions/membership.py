@@ -22,12 +22,12 @@ from penstock.expressions.nodes import Apply, Literal, Node
 from penstock.expressions.types import is_float, is_string
 
 if TYPE_CHECKING:
-    from penstock.expressions.build import Builder
+    from penstock.expressions.build import ExpressionBuilder
 
 __all__ = ["is_in", "like"]
 
 
-def is_in(builder: Builder, tree: Any) -> Node:
+def is_in(builder: ExpressionBuilder, tree: Any) -> Node:
     """``value IN (a, b, ...)``: null if nothing matches and a null took part."""
     if any(tree.args.get(name) is not None for name in ("query", "unnest", "field")):
         builder.refuse("IN takes a list of values in parentheses, and no query", tree)
@@ -84,7 +84,7 @@ def _is_in(values: Any, options: Any, has_null: bool) -> Any:
     return found
 
 
-def like(builder: Builder, tree: Any) -> Node:
+def like(builder: ExpressionBuilder, tree: Any) -> Node:
     """LIKE, ILIKE and RLIKE with a constant pattern."""
     from sqlglot import exp  # not at the top: the kernels here run in hosts, which need no parser
 
@@ -112,7 +112,7 @@ def like(builder: Builder, tree: Any) -> Node:
     return strict(pc.invert, [made], pa.bool_()) if tree.args.get("negate") else made
 
 
-def check_regex(builder: Builder, text: str, tree: Any) -> None:
+def check_regex(builder: ExpressionBuilder, text: str, tree: Any) -> None:
     """Refuse a pattern that Arrow's regular expressions (RE2) cannot read."""
     try:
         pc.match_substring_regex(pa.array([""]), pattern=text)
@@ -121,7 +121,7 @@ def check_regex(builder: Builder, text: str, tree: Any) -> None:
 
 
 def _like(
-    builder: Builder, value: Node, text: str, escape: str, ignore_case: bool, tree: Any
+    builder: ExpressionBuilder, value: Node, text: str, escape: str, ignore_case: bool, tree: Any
 ) -> Node:
     parts = _tokens(builder, text, escape, tree)
     wild = [part in ("%", "_") for part, _ in parts]
@@ -146,7 +146,9 @@ def _like(
     return strict(pc.match_substring_regex, [value], pa.bool_(), pattern=f"^{regex}$", **options)
 
 
-def _tokens(builder: Builder, text: str, escape: str, tree: Any) -> list[tuple[str, bool]]:
+def _tokens(
+    builder: ExpressionBuilder, text: str, escape: str, tree: Any
+) -> list[tuple[str, bool]]:
     """Characters, each with whether it is a wildcard."""
     tokens, i = [], 0
     while i < len(text):

@@ -11,12 +11,12 @@ from penstock.expressions.nodes import Apply, Column, Node
 from penstock.expressions.suggest import nearest
 
 if TYPE_CHECKING:
-    from penstock.expressions.build import Builder
+    from penstock.expressions.build import ExpressionBuilder
 
 __all__ = ["resolve"]
 
 
-def resolve(builder: Builder, names: list[tuple[str, Any]], tree: Any) -> Node:
+def resolve(builder: ExpressionBuilder, names: list[tuple[str, Any]], tree: Any) -> Node:
     """The column, or the field of a struct column, that a dotted name means."""
     schema = builder.schema
     # A column whose own name has a dot in it, written without quotes.
@@ -46,13 +46,13 @@ def resolve(builder: Builder, names: list[tuple[str, Any]], tree: Any) -> Node:
     return node
 
 
-def _column(builder: Builder, index: int) -> Node:
+def _column(builder: ExpressionBuilder, index: int) -> Node:
     node = Column(index, builder.schema.field(index).type)
     builder.columns.append(node)
     return node
 
 
-def _field(builder: Builder, node: Node, name: str, part: Any) -> Node:
+def _field(builder: ExpressionBuilder, node: Node, name: str, part: Any) -> Node:
     kind = node.type
     if not pa.types.is_struct(kind):
         builder.refuse(f"{name!r} is asked of {kind}, which is not a struct", part, column=name)

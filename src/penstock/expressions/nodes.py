@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Apply", "Case", "Column", "Literal", "Node", "ShortCircuit", "as_array"]
+__all__ = ["Apply", "CaseWhen", "Column", "Literal", "Node", "ShortCircuit", "as_array"]
 
 
 class Node:
@@ -97,7 +97,7 @@ class Apply(Node):
         return self.kernel(*[child.evaluate(batch) for child in self.children], **self.options)
 
 
-class Case(Node):
+class CaseWhen(Node):
     """CASE WHEN: the value of the first condition that is true, else the default."""
 
     def __init__(self, conditions: Sequence[Node], values: Sequence[Node], default: Node) -> None:

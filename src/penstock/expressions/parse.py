@@ -16,7 +16,7 @@ from sqlglot.dialects.spark import Spark
 
 from penstock.errors import SchemaError
 
-__all__ = ["Source", "expression_and_name", "parse_sql", "to_sql"]
+__all__ = ["SourceText", "expression_and_name", "parse_sql", "to_sql"]
 
 _KEPT = ("CAST", "TRY_CAST", "TRIM", "EXTRACT")
 
@@ -33,7 +33,7 @@ class _Plain(Spark):
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceText:
     """The text that is being compiled, for whom, and how to complain about it."""
 
     what: str
@@ -51,7 +51,7 @@ class Source:
         return SchemaError("\n".join(lines), sql=self.sql, **parameters)
 
 
-def parse_sql(source: Source) -> Any:
+def parse_sql(source: SourceText) -> Any:
     """The syntax tree of one expression."""
     if not source.sql.strip():
         raise source.error("the expression is empty")
@@ -71,7 +71,7 @@ def to_sql(tree: Any) -> str:
     return tree.sql(dialect=_Plain, normalize_functions=False)
 
 
-def _parse_error(source: Source, error: sqlglot.errors.ParseError) -> SchemaError:
+def _parse_error(source: SourceText, error: sqlglot.errors.ParseError) -> SchemaError:
     first = error.errors[0] if error.errors else {}
     before, highlight = first.get("start_context") or "", first.get("highlight") or ""
     description = first.get("description") or "unknown reason"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.api.regimes import Causal, Ephemeral, GlobalCheckpoint
-from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.causal.graph import CausalGraph, NodeKind
 from penstock.core.delivery.guarantees import Guarantee
 from penstock.errors import GraphError
 from penstock.operators.user_vertex import UserVertex
@@ -126,24 +126,24 @@ def check_loops(plan: PhysicalPlan) -> None:
                     ways.append(target)
 
 
-def _kind(plan: PhysicalPlan, chain: Chain) -> Kind:
+def _kind(plan: PhysicalPlan, chain: Chain) -> NodeKind:
     states = {stage.operator.state for stage in chain.stages}
     if chain.is_source:
-        return Kind.SOURCE
+        return NodeKind.SOURCE
     if chain.loops:
-        return Kind.STATEFUL
+        return NodeKind.STATEFUL
     if chain.sinks and not plan.links_out_of(chain.index):
-        return Kind.SINK
+        return NodeKind.SINK
     if chain.guarantee is Guarantee.AT_MOST_ONCE:
-        return Kind.STATELESS  # it has state, but that is not restored
+        return NodeKind.STATELESS  # it has state, but that is not restored
     exactly = chain.guarantee is Guarantee.EXACTLY_ONCE
     if exactly and any(stage.operator.asks for stage in chain.stages):
-        return Kind.ORDERED
+        return NodeKind.ORDERED
     watermark = any(isinstance(stage.operator, WithWatermark) for stage in chain.stages)
     if _is_clean(chain):
         # Rows of open epochs come again, and in an order that is always the same.
         keeps = watermark or not states <= {"none", "epoch"}
-        return Kind.STATEFUL if keeps else Kind.STATELESS
+        return NodeKind.STATEFUL if keeps else NodeKind.STATELESS
     if "ordered" in states and exactly:
-        return Kind.ORDERED
-    return Kind.STATELESS if states == {"none"} and not watermark else Kind.STATEFUL
+        return NodeKind.ORDERED
+    return NodeKind.STATELESS if states == {"none"} and not watermark else NodeKind.STATEFUL

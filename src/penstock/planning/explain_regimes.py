@@ -34,7 +34,7 @@ def cascade_warnings(plan: PhysicalPlan, interval_us: int = INTERVAL_US) -> list
     return [found.message for found in cascades(known, edges)]
 
 
-def _spans_of(chain: Chain, interval_us: int) -> spans.Regime:
+def _spans_of(chain: Chain, interval_us: int) -> spans.RollbackRegime:
     if chain.is_source:
         return spans.SOURCE
     if chain.sinks:
@@ -44,7 +44,7 @@ def _spans_of(chain: Chain, interval_us: int) -> spans.Regime:
     return found.stateful() if states - {"none", "epoch"} else found
 
 
-def _regime(regime: Regime, interval_us: int) -> spans.Regime:
+def _regime(regime: Regime, interval_us: int) -> spans.RollbackRegime:
     if isinstance(regime, Causal):
         return spans.CAUSAL
     if isinstance(regime, Replicated):

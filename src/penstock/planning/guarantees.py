@@ -11,7 +11,7 @@ from penstock.api.regimes import Causal, Regime
 from penstock.api.stage import Stage
 from penstock.connectors.base import Sink
 from penstock.connectors.persist import PersistSource, PersistWrite
-from penstock.core.delivery.guarantees import Guarantee, Member, guarantee_named, resolve
+from penstock.core.delivery.guarantees import Guarantee, GuaranteedStage, guarantee_named, resolve
 from penstock.operators.base import SourceOperator
 
 __all__ = ["guarantees_of", "kept_promises"]
@@ -26,7 +26,7 @@ def guarantees_of(stages: Sequence[Stage], default: str | Guarantee) -> dict[str
     members = {}
     for stage in stages:
         operator = stage.operator
-        members[stage.name] = Member(
+        members[stage.name] = GuaranteedStage(
             stage.name,
             tuple(children[stage.name]),
             stage.guarantee,

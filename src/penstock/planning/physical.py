@@ -22,7 +22,7 @@ from penstock.api.error_policies import with_policies
 from penstock.api.flow import Flow, Loop
 from penstock.api.regimes import Causal, Regime, Replicated
 from penstock.api.stage import STOP, Input, Stage, readers_of
-from penstock.connectors.base import Kept, Sink
+from penstock.connectors.base import KeepsFiles, Sink
 from penstock.connectors.persist import PersistSource
 from penstock.core.delivery.guarantees import Guarantee, guarantee_named
 from penstock.core.time import Time
@@ -199,13 +199,15 @@ class PhysicalPlan:
     @property
     def keeps_files(self) -> bool:
         """Whether a connector keeps files in the flow's store."""
-        return any(isinstance(s.operator, Kept) for chain in self.chains for s in chain.stages)
+        return any(
+            isinstance(s.operator, KeepsFiles) for chain in self.chains for s in chain.stages
+        )
 
     def keep_in(self, directory: Path, sync: bool) -> None:
         """Tell the connectors that keep files in the flow's store where that is."""
         for chain in self.chains:
             for stage in chain.stages:
-                if isinstance(stage.operator, Kept):
+                if isinstance(stage.operator, KeepsFiles):
                     stage.operator.keep_in(directory, sync)
 
     def place(self, hosts: Sequence[int], driver: int) -> dict[int, int]:

@@ -10,19 +10,48 @@ has neither fault:
     await_recovery(query)
     query.finish()               # the other half comes at once
 
-It works for flows that run in this process (``penstock.testing.local``).
+That works for flows that run in this process (``penstock.testing.local``).  Where sources run in
+processes of their own, a file does the same: ``valve = release_by_file(flow, path)`` before the
+start, and ``valve.release()`` in any process that sees the path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from penstock.api.flow import Flow
 from penstock.connectors.generate import Generate
+from penstock.errors import SettingsError
 from penstock.operators.base import SourceOperator
 
-__all__ = ["hold_input", "release_input"]
+__all__ = ["FileValve", "hold_input", "release_by_file", "release_input"]
+
+
+@dataclass(frozen=True)
+class FileValve:
+    """Hands out rows at their rate until a file is there, then all of them."""
+
+    path: Path
+    rows: int
+
+    def __call__(self, due: int) -> int:
+        return max(due, self.rows) if self.path.exists() else due
+
+    def release(self) -> None:
+        """Make all rows that are left due at once."""
+        self.path.touch()
+
+
+def release_by_file(flow: Flow, path: Path) -> FileValve:
+    """Let a file release the rows of the flow's only generated source, which must have an end."""
+    (source,) = _generated(flow)
+    if source.rows is None:
+        raise SettingsError("release_by_file: the source has no end; give generate rows=...")
+    source.valve = valve = FileValve(path, source.rows)
+    return valve
 
 
 def hold_input(flow: Flow, share: float = 0.5) -> None:

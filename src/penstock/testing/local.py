@@ -104,6 +104,10 @@ class _LocalHost(HostProcess):
     died = False
     """Whether it was killed: it says nothing more."""
 
+    def __init__(self, task: HostTask, number: int) -> None:
+        super().__init__(task, number)
+        self._woken = threading.Event()
+
     def run(self) -> None:
         _here.process = self
         transport = self.host.transport
@@ -130,14 +134,20 @@ class _LocalHost(HostProcess):
             super()._beat()
 
     def freeze(self, seconds: float) -> None:
-        """Stand still for a while, as a stopped process does."""
+        """Stand still for a while, or until it is woken up, as a stopped process does."""
+        woken = self._woken = threading.Event()
 
         def stand_still() -> None:
-            time.sleep(seconds)
+            woken.wait(seconds)
             self.ring.frozen = False
 
         self.ring.frozen = True
         self.host.call(stand_still)
+
+    def unfreeze(self) -> bool:
+        """Go on; whether it stood still."""
+        self._woken.set()
+        return self.ring.frozen
 
     def _kill(self) -> None:
         self.died, self.host.orderly = True, False
@@ -225,14 +235,34 @@ class _LocalLauncher:
 class LocalQuery(FlowQuery):
     """The handle of a flow that runs in threads of this process."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._frozen: dict[int, tuple[int | str, _LocalHost]] = {}
+        """Hosts that were frozen: for which node, and the process.  When it wakes up, the node may
+        run elsewhere and another process may have its number."""
+
     def freeze(self, node: int | str, seconds: float | None = None) -> list[dict[str, Any]]:
-        """Let the host of a node stand still for a while, as a stopped process would."""
+        """Let the host of a node stand still for a while, as a stopped process would.
+
+        It goes on after ``seconds`` (1 by default), or when ``unfreeze`` is called.
+        """
         hosts = sorted({one["host"] for one in nodes_named(self, node, "freeze")} - {DRIVER})
         for host in hosts:
             process = self._jobs[host].process
             if process is not None:
                 process.freeze(seconds or FREEZE_S)
+                self._frozen[host] = node, process
         return [{"host": host, "pid": None} for host in hosts]
+
+    def unfreeze(self, node: int | str | None = None) -> list[dict[str, Any]]:
+        """Let the host that stands still for a node go on; without a node, all of them."""
+        woken = []
+        for host, (target, process) in sorted(self._frozen.items(), key=lambda one: one[0]):
+            if node in (None, target) and process.unfreeze():
+                woken.append({"host": host, "pid": None})
+        if node is not None and not woken:
+            raise SettingsError(f"unfreeze: {node!r} is not frozen")
+        return woken
 
     def finish(self, timeout: float = 60.0) -> None:
         """Let the generated rows that are left come at once, and wait for the end of the flow."""

@@ -10,12 +10,12 @@ import math
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 
-from penstock.core.plan.topology import Topology
+from penstock.core.plan.topology import OperatorTopology
 
 __all__ = ["brute_force", "expected_recovery", "rolled_back", "spent"]
 
 
-def rolled_back(topology: Topology, anchors: frozenset[int], failed: int) -> frozenset[int]:
+def rolled_back(topology: OperatorTopology, anchors: frozenset[int], failed: int) -> frozenset[int]:
     """The operators that a failure rolls back: up every path to the nearest anchor."""
     found = {failed}
     if failed not in anchors:
@@ -24,7 +24,9 @@ def rolled_back(topology: Topology, anchors: frozenset[int], failed: int) -> fro
     return frozenset(found)
 
 
-def spent(topology: Topology, anchors: frozenset[int], frequency: Mapping[int, float]) -> float:
+def spent(
+    topology: OperatorTopology, anchors: frozenset[int], frequency: Mapping[int, float]
+) -> float:
     """Overhead, by equation 2.1."""
     price = topology.storage_cost
     total = 0.0
@@ -37,7 +39,7 @@ def spent(topology: Topology, anchors: frozenset[int], frequency: Mapping[int, f
 
 
 def expected_recovery(
-    topology: Topology, anchors: frozenset[int], frequency: Mapping[int, float]
+    topology: OperatorTopology, anchors: frozenset[int], frequency: Mapping[int, float]
 ) -> float:
     """Expected recovery time, by equation 3.2 and the definition of RT_all."""
     price = topology.storage_cost
@@ -57,7 +59,7 @@ def expected_recovery(
     return total
 
 
-def brute_force(topology: Topology, max_overhead: float) -> float:
+def brute_force(topology: OperatorTopology, max_overhead: float) -> float:
     """The least expected recovery time of any plan under RSFS; ``inf`` if none is feasible."""
     least = math.inf
     for anchors in _anchor_sets(topology):
@@ -65,14 +67,14 @@ def brute_force(topology: Topology, max_overhead: float) -> float:
     return least
 
 
-def _anchor_sets(topology: Topology) -> Iterator[frozenset[int]]:
+def _anchor_sets(topology: OperatorTopology) -> Iterator[frozenset[int]]:
     free = [i for i in range(len(topology)) if topology.parents[i]]
     for count in range(len(free) + 1):
         for chosen in combinations(free, count):
             yield frozenset(chosen) | frozenset(topology.sources)
 
 
-def _best_for(topology: Topology, anchors: frozenset[int], max_overhead: float) -> float:
+def _best_for(topology: OperatorTopology, anchors: frozenset[int], max_overhead: float) -> float:
     """Closed form per set: segments by merging what rolls back together until nothing changes."""
     n = len(topology)
     groups = [set(rolled_back(topology, anchors, i)) for i in range(n)]

@@ -1,8 +1,8 @@
 """Ways to connect workers that exchange progress, with channels that deliver when they are told to.
 
 Used by :mod:`penstock.testing.progress_world`. :class:`ControllerLinks` is what the engine does:
-workers flush to the controller, which broadcasts. :class:`HostLinks` puts a host between them.
-:class:`PeerLinks` is the paper's base protocol: every worker tells all workers.
+workers flush to the controller, which broadcasts. :class:`SharedHostLinks` puts a host between
+them. :class:`PeerLinks` is the paper's base protocol: every worker tells all workers.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, Protocol
 from penstock.core.progress.deltas import Deltas
 from penstock.core.progress.exchange import (
     Accumulator,
-    Broadcast,
     Flush,
     LocalProgress,
+    ProgressBroadcast,
     ProgressBuffer,
 )
 from penstock.core.progress.inputs import EpochInput, IdleInputs
@@ -25,12 +25,12 @@ from penstock.core.progress.reachability import Reachability
 from penstock.core.progress.tracker import Tracker
 from penstock.core.progress.view import FrontierView
 
-__all__ = ["ControllerLinks", "HostLinks", "Links", "PeerLinks"]
+__all__ = ["ControllerLinks", "PeerLinks", "ProgressLinks", "SharedHostLinks"]
 
 Delivered = tuple[Deltas, list[tuple[int, tuple[int, ...]]]]
 
 
-class Links(Protocol):
+class ProgressLinks(Protocol):
     """Channels between workers; ``deliver`` moves the head of one of them."""
 
     workers: int
@@ -157,7 +157,7 @@ class ControllerLinks:
             self._down[worker].append(("resumed", message[1], self._idle.resume(message[1])))
 
     def _arrive(self, worker: int, message: Any) -> list[tuple[int, tuple[int, ...]]]:
-        if isinstance(message, Broadcast):
+        if isinstance(message, ProgressBroadcast):
             moved, flush = self._locals[worker].receive(message)
             self._send(worker, flush)
             return [(worker, moved)]
@@ -171,7 +171,7 @@ class ControllerLinks:
             self._up[worker].append(flush)
 
 
-class HostLinks:
+class SharedHostLinks:
     """Two workers share a host: their buffers flush into the host's, the host's to the rest."""
 
     can_idle = False

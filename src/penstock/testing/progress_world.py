@@ -21,7 +21,7 @@ from penstock.core.progress.reachability import Reachability, step
 from penstock.core.progress.tracker import Tracker
 from penstock.core.time import Time
 from penstock.errors import UsageError
-from penstock.testing.progress_links import Links
+from penstock.testing.progress_links import ProgressLinks
 
 __all__ = ["ProgressViolationError", "ProgressWorld"]
 
@@ -37,7 +37,9 @@ class ProgressWorld:
     and ``checks`` say how much happened, so that a test can tell that it tested something.
     """
 
-    def __init__(self, rng: Random, graph: LogicalGraph, links: Links, fuel: int = 80) -> None:
+    def __init__(
+        self, rng: Random, graph: LogicalGraph, links: ProgressLinks, fuel: int = 80
+    ) -> None:
         self._rng = rng
         self._graph = graph
         self._links = links

@@ -28,9 +28,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from penstock.core.causal.clocks import Floor
-from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.causal.graph import CausalGraph, NodeKind
 from penstock.core.causal.plan import plan
-from penstock.core.causal.reports import Plan, Report, Stored
+from penstock.core.causal.reports import NodeReport, RecoveryPlan, Stored
 from penstock.core.control.retention import serves_from
 
 __all__ = [
@@ -41,17 +41,17 @@ __all__ = [
 ]
 
 _NEVER = 1 << 63
-_PASSING = (Kind.SOURCE, Kind.STATELESS)
+_PASSING = (NodeKind.SOURCE, NodeKind.STATELESS)
 
 
-def watermark(graph: CausalGraph, stored: Mapping[int, Stored]) -> Plan:
+def watermark(graph: CausalGraph, stored: Mapping[int, Stored]) -> RecoveryPlan:
     """The plan after losing every node but the sources: nothing behind it is ever asked for.
 
     It needs no reports: only what is durable survives such a failure.
     """
-    failed = frozenset(node for node in graph.order if graph.kinds[node] is not Kind.SOURCE)
+    failed = frozenset(node for node in graph.order if graph.kinds[node] is not NodeKind.SOURCE)
     always = {
-        node: Report(node, floors=dict.fromkeys(graph.children[node], Floor()))
+        node: NodeReport(node, floors=dict.fromkeys(graph.children[node], Floor()))
         for node in graph.order
         if node not in failed
     }
@@ -70,7 +70,7 @@ def low_epochs(
     to what :func:`serves_from` says of them if that matters; ``published`` the last epoch of each
     sink.
 
-    >>> kinds = {0: Kind.SOURCE, 1: Kind.STATEFUL, 2: Kind.STATEFUL, 3: Kind.SINK}
+    >>> kinds = {0: NodeKind.SOURCE, 1: NodeKind.STATEFUL, 2: NodeKind.STATEFUL, 3: NodeKind.SINK}
     >>> parents = {1: (0,), 2: (1,), 3: (2,)}
     >>> saved = {1: [2, 6, 8], 2: [3, 5]}
     >>> low_epochs(CausalGraph(kinds, parents), saved, {3: 7}, spare=0)[0]
@@ -98,7 +98,7 @@ def keep_from(
     return {
         node: start
         for node, start in _starts(graph, saved, published, spare).items()
-        if graph.kinds[node] in (Kind.STATEFUL, Kind.ORDERED)
+        if graph.kinds[node] in (NodeKind.STATEFUL, NodeKind.ORDERED)
     }
 
 
@@ -110,7 +110,7 @@ def durable_epochs(
     published: dict[int, int] = {}
     for node, kept in stored.items():
         reports = [one.report for one in kept.checkpoints]
-        if graph.kinds[node] is Kind.SINK:
+        if graph.kinds[node] is NodeKind.SINK:
             published[node] = reports[0].completed if reports else -1
         if graph.kinds[node] not in _PASSING:
             saved[node] = {report.completed: serves_from(report) for report in reports}
@@ -143,7 +143,7 @@ def _starts(
         kind = graph.kinds[node]
         if kind in _PASSING:
             found[node] = children_at(node)
-        elif kind is Kind.SINK:
+        elif kind is NodeKind.SINK:
             found[node] = published.get(node, -1)
         else:
             group = graph.together[node]

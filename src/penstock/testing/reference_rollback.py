@@ -8,32 +8,35 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from penstock.core.rollback.metadata import Kept, Need, RollbackGraph
+from penstock.core.rollback.metadata import Need, NodeMetadata, RollbackGraph
 from penstock.core.rollback.spans import TOP
 
 __all__ = ["consistent", "consistent_choices", "largest_choice"]
 
 
-def largest_choice(graph: RollbackGraph, kept: Sequence[Kept]) -> tuple[int, ...]:
+def largest_choice(graph: RollbackGraph, kept: Sequence[NodeMetadata]) -> tuple[int, ...]:
     """Return the node-by-node largest of all consistent choices.
 
     >>> from penstock.core.rollback.metadata import Edge
     >>> from penstock.core.rollback.spans import EMPTY, Span
     >>> graph = RollbackGraph(2, [Edge(0, 1)])
-    >>> largest_choice(graph, [Kept.spans(EMPTY, Span.epoch(2)), Kept.spans(EMPTY, Span.epoch(3))])
+    >>> kept = [NodeMetadata.spans(EMPTY, Span.epoch(last)) for last in (2, 3)]
+    >>> largest_choice(graph, kept)
     (0, 0)
     """
     return tuple(map(max, zip(*consistent_choices(graph, kept), strict=True)))
 
 
-def consistent_choices(graph: RollbackGraph, kept: Sequence[Kept]) -> Iterator[tuple[int, ...]]:
+def consistent_choices(
+    graph: RollbackGraph, kept: Sequence[NodeMetadata]
+) -> Iterator[tuple[int, ...]]:
     """Yield every choice of one offer per node under which all constraints hold."""
     for choice in product(*(range(len(node.offers)) for node in kept)):
         if consistent(graph, kept, choice):
             yield choice
 
 
-def consistent(graph: RollbackGraph, kept: Sequence[Kept], choice: Sequence[int]) -> bool:
+def consistent(graph: RollbackGraph, kept: Sequence[NodeMetadata], choice: Sequence[int]) -> bool:
     """Tell whether the constraints of every edge hold."""
     return all(
         _nothing_lost(graph, kept, choice, number) and _nothing_undone(graph, kept, choice, number)
@@ -42,7 +45,7 @@ def consistent(graph: RollbackGraph, kept: Sequence[Kept], choice: Sequence[int]
 
 
 def _nothing_lost(
-    graph: RollbackGraph, kept: Sequence[Kept], choice: Sequence[int], number: int
+    graph: RollbackGraph, kept: Sequence[NodeMetadata], choice: Sequence[int], number: int
 ) -> bool:
     edge = graph.edges[number]
     if edge.logged:
@@ -58,7 +61,7 @@ def _nothing_lost(
 
 
 def _nothing_undone(
-    graph: RollbackGraph, kept: Sequence[Kept], choice: Sequence[int], number: int
+    graph: RollbackGraph, kept: Sequence[NodeMetadata], choice: Sequence[int], number: int
 ) -> bool:
     edge = graph.edges[number]
     source = kept[edge.source].offers[choice[edge.source]]
@@ -74,7 +77,7 @@ def _nothing_undone(
 
 
 def _fixed(
-    graph: RollbackGraph, kept: Sequence[Kept], choice: Sequence[int], message: Need
+    graph: RollbackGraph, kept: Sequence[NodeMetadata], choice: Sequence[int], message: Need
 ) -> bool:
     number, time = message
     edge = graph.edges[number]

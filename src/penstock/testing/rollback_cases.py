@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from penstock.core.rollback.metadata import Edge, Kept, Need, Offer, RollbackGraph, Witness
-from penstock.core.rollback.spans import EMPTY, TOP, Moment, Numbered, Span
+from penstock.core.rollback.metadata import Edge, Need, NodeMetadata, Offer, RollbackGraph, Witness
+from penstock.core.rollback.spans import EMPTY, TOP, Moment, NumberedTime, Span
 from penstock.core.rollback.transformers import (
     ENTERING,
     LEAVING,
@@ -45,7 +45,7 @@ class RollbackCases:
     offers: int = 3
     domains: Sequence[str] = (EPOCHS, EPOCHS, EPOCHS, LOOP, ITERATIONS, NUMBERS)
 
-    def draw(self, nodes: int) -> tuple[RollbackGraph, list[Kept]]:
+    def draw(self, nodes: int) -> tuple[RollbackGraph, list[NodeMetadata]]:
         """Return a graph of ``nodes`` nodes and what they keep."""
         graph, domains = self.graph(nodes)
         kept = [self.kept(graph, node, domains[node]) for node in range(nodes)]
@@ -66,7 +66,7 @@ class RollbackCases:
             edges.append(Edge(source, target, transformer, random.random() < 0.3))
         return RollbackGraph(nodes, edges), domains
 
-    def kept(self, graph: RollbackGraph, node: int, domain: str) -> Kept:
+    def kept(self, graph: RollbackGraph, node: int, domain: str) -> NodeMetadata:
         """Return what a node keeps: a chain of offers, and maybe the one to go on as it is."""
         random = self.random
         ins = graph.ins[node]
@@ -75,7 +75,7 @@ class RollbackCases:
         for span in growing(self.span(domain, ins) for _ in range(random.randint(0, self.offers))):
             gone = {"loses": span, "keeps": EMPTY, "truncates": span & self.span(domain, ins)}
             offers.append(Offer(span, discarded=gone[regime]))
-        known = Kept(tuple(offers))
+        known = NodeMetadata(tuple(offers))
         if random.random() >= self.live:
             return known
         return known.alive(
@@ -98,7 +98,7 @@ class RollbackCases:
             return Time(number, (CONVERGED,))
         if domain == ITERATIONS:
             return Time(number, (self.random.choice([0, 1, 2, CONVERGED, CONVERGED]),))
-        return Numbered(self.random.choice(edges) if edges else 0, number)
+        return NumberedTime(self.random.choice(edges) if edges else 0, number)
 
     def _transformer(self, number: int, source: str, target: str) -> Transformer:
         random = self.random
@@ -116,8 +116,8 @@ class RollbackCases:
         return Recorded(zip(keys, images, strict=False)) if keys and images else UNKNOWN
 
     def _with_witnesses(
-        self, graph: RollbackGraph, kept: list[Kept], domains: list[str]
-    ) -> list[Kept]:
+        self, graph: RollbackGraph, kept: list[NodeMetadata], domains: list[str]
+    ) -> list[NodeMetadata]:
         """Exact deliveries on some edges, and witnesses whose needs come earlier in one order."""
         random = self.random
         messages: list[Need] = []

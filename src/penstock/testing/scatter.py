@@ -17,14 +17,14 @@ from penstock.operators.base import Operator
 from penstock.operators.combine import CombineOperator
 from penstock.testing.harness import Harness
 
-__all__ = ["Outcome", "scattered", "wire_bytes"]
+__all__ = ["ScatterOutcome", "scattered", "wire_bytes"]
 
 END = (1 << 62) - 1
 """A watermark past everything."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ScatterOutcome:
     """What an operator sent, by port and epoch, and what it counted, over all shards."""
 
     tables: dict[tuple[int, int], list[pa.RecordBatch]]
@@ -49,7 +49,7 @@ def scattered(
     key: Callable[[dict[str, object]], int] = lambda row: 0,
     combined: bool = False,
     restart_after: int | None = None,
-) -> Outcome:
+) -> ScatterOutcome:
     """Run ``epochs`` (a table per input port each) through an operator; then end the input.
 
     ``key`` says which rows belong together; ``restart_after`` an epoch after which every vertex is
@@ -84,7 +84,7 @@ def scattered(
         node.complete(len(epochs) + 1)
         if node.asked:
             raise AssertionError(f"still waiting for {node.asked} after the end of the input")
-    outcome = Outcome({}, {})
+    outcome = ScatterOutcome({}, {})
     for node in nodes:
         for port, time, batch in node.sent:
             outcome.tables.setdefault((port, time.epoch), []).append(batch)
@@ -93,7 +93,7 @@ def scattered(
     return outcome
 
 
-def wire_bytes(outcome: Outcome) -> dict[tuple[int, int], list[bytes]]:
+def wire_bytes(outcome: ScatterOutcome) -> dict[tuple[int, int], list[bytes]]:
     """The outputs as they would go over the wire: equal means equal to the byte."""
     return {
         place: [batch.serialize().to_pybytes() for batch in batches]

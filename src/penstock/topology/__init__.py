@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.api.flow import Flow
-from penstock.topology.build import Builder
+from penstock.topology.build import FlowBuilder
 from penstock.topology.check import check
 from penstock.topology.document import read_document
 from penstock.topology.regime import regime_of
@@ -35,7 +35,7 @@ def load_topology(path: str | Path) -> Topology:
     """Read, check and build; a :class:`TopologyError` says what is wrong, with line and column."""
     document = read_document(path)
     check(document)
-    builder = Builder(document)
+    builder = FlowBuilder(document)
     flow = builder.build()
     flow.modules += builder.modules
     data = document.data

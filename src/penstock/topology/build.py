@@ -25,7 +25,7 @@ from penstock.topology.check import in_order, inputs_of
 from penstock.topology.document import Document
 from penstock.topology.regime import regime_of
 
-__all__ = ["Builder"]
+__all__ = ["FlowBuilder"]
 
 _AGGREGATE = re.compile(r"\s*(\w+)\s*\(\s*(\*|[^()]+?)\s*\)\s*")
 _AGGREGATES: Mapping[str, Callable[[str], Aggregate]] = {
@@ -38,7 +38,7 @@ _AGGREGATES: Mapping[str, Callable[[str], Aggregate]] = {
 Table = Mapping[str, Any]
 
 
-class Builder:
+class FlowBuilder:
     """Turns the tables of a document into stages of a flow, one after the other."""
 
     def __init__(self, document: Document) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path as FilePath
 from typing import Any, NamedTuple
 
 from penstock.errors import PenstockError, TopologyError
-from penstock.topology.positions import Path, Place, Places, places
+from penstock.topology.positions import Path, TextPosition, TextPositions, places
 
 __all__ = ["Document", "Problem", "read_document"]
 
@@ -21,7 +21,7 @@ _AT = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 class Problem(NamedTuple):
     """Something that is wrong, and where."""
 
-    place: Place
+    place: TextPosition
     message: str
 
 
@@ -31,7 +31,7 @@ class Document:
 
     file: FilePath
     data: Mapping[str, Any]
-    places: Places
+    places: TextPositions
     problems: list[Problem] = field(default_factory=list)
 
     def problem(self, path: Path, message: str, value: bool = False) -> None:
@@ -90,5 +90,7 @@ def _where(message: str, text: str) -> Problem:
     said = _AT.sub("", message)
     if found is None or found.group(1) is None:
         lines = text.split("\n")
-        return Problem(Place(len(lines), len(lines[-1]) + 1), f"not TOML: {said}, at the end")
-    return Problem(Place(int(found.group(1)), int(found.group(2))), f"not TOML: {said}")
+        return Problem(
+            TextPosition(len(lines), len(lines[-1]) + 1), f"not TOML: {said}, at the end"
+        )
+    return Problem(TextPosition(int(found.group(1)), int(found.group(2))), f"not TOML: {said}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["COMMON", "SINKS", "SOURCES", "STAGES", "TOP", "Key", "Kind", "keys_of"]
+__all__ = ["COMMON", "SINKS", "SOURCES", "STAGES", "TOP", "Key", "TypeSpec", "keys_of"]
 
 TEXT, TEXTS, WHOLE, NUMBER, FLAG = "a text", "texts", "a whole number", "a number", "true or false"
 DURATION, FUNCTION, TABLE, REGIME = "a duration", "a function", "a table", "a regime"
@@ -25,7 +25,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Kind:
+class TypeSpec:
     """A type of source, stage or sink, with its keys; ``main`` is the one that most can be wrong
     with, where errors of the whole are shown."""
 
@@ -72,8 +72,8 @@ COMMON: Mapping[str, tuple[Key, ...]] = {
 }
 """The keys that all of a sort have."""
 
-SOURCES: Mapping[str, Kind] = {
-    "files": Kind(
+SOURCES: Mapping[str, TypeSpec] = {
+    "files": TypeSpec(
         "the Parquet, CSV or JSON-lines files of a folder, new ones included",
         (
             Key("path", TEXT, "the folder, a pattern, or one file", required=True),
@@ -83,7 +83,7 @@ SOURCES: Mapping[str, Kind] = {
         ),
         main="path",
     ),
-    "generate": Kind(
+    "generate": TypeSpec(
         "rows that a function makes",
         (
             Key("function", FUNCTION, "of (offset, n), gives a record batch", required=True),
@@ -94,7 +94,7 @@ SOURCES: Mapping[str, Kind] = {
         ),
         main="function",
     ),
-    "custom": Kind(
+    "custom": TypeSpec(
         "a source of your own",
         (
             Key("function", FUNCTION, "a class, or a function that makes a Source", required=True),
@@ -104,18 +104,18 @@ SOURCES: Mapping[str, Kind] = {
     ),
 }
 
-STAGES: Mapping[str, Kind] = {
-    "filter": Kind(
+STAGES: Mapping[str, TypeSpec] = {
+    "filter": TypeSpec(
         "the rows for which a condition is true",
         (Key("condition", TEXT, 'SQL, such as `"n > 0"`', required=True),),
         main="condition",
     ),
-    "select": Kind(
+    "select": TypeSpec(
         "columns, or what is computed from them",
         (Key("columns", TEXTS, 'names or SQL, such as `"price * 2 AS twice"`', required=True),),
         main="columns",
     ),
-    "withColumn": Kind(
+    "withColumn": TypeSpec(
         "one column more, or in the place of another",
         (
             Key("column", TEXT, "its name", required=True),
@@ -123,17 +123,17 @@ STAGES: Mapping[str, Kind] = {
         ),
         main="expression",
     ),
-    "drop": Kind(
+    "drop": TypeSpec(
         "without some columns",
         (Key("columns", TEXTS, "their names", required=True),),
         main="columns",
     ),
-    "duplicate": Kind(
+    "duplicate": TypeSpec(
         "every row several times",
         (Key("copies", WHOLE, "how often; by default 2"),),
         main="copies",
     ),
-    "unique": Kind(
+    "unique": TypeSpec(
         "the first row of each value",
         (
             Key("columns", TEXTS, "whose values; by default all columns"),
@@ -141,12 +141,12 @@ STAGES: Mapping[str, Kind] = {
         ),
         main="columns",
     ),
-    "count": Kind(
+    "count": TypeSpec(
         "how many rows there have been",
         (Key("by", TEXTS, "count for each value of these columns"),),
         main="by",
     ),
-    "aggregate": Kind(
+    "aggregate": TypeSpec(
         "sums and the like, per group and window",
         (
             Key("aggregates", TABLE, 'such as `{ total = "sum(price)" }`', required=True),
@@ -157,7 +157,7 @@ STAGES: Mapping[str, Kind] = {
         ),
         main="aggregates",
     ),
-    "withWatermark": Kind(
+    "withWatermark": TypeSpec(
         "says which column is the event time",
         (
             Key("column", TEXT, "a timestamp", required=True),
@@ -165,8 +165,8 @@ STAGES: Mapping[str, Kind] = {
         ),
         main="column",
     ),
-    "union": Kind("the rows of several inputs, as they are", (), main="input"),
-    "join": Kind(
+    "union": TypeSpec("the rows of several inputs, as they are", (), main="input"),
+    "join": TypeSpec(
         "pairs of rows of two inputs that are near in event time",
         (
             Key("on", TEXTS, "columns with equal values", required=True),
@@ -175,7 +175,7 @@ STAGES: Mapping[str, Kind] = {
         ),
         main="on",
     ),
-    "custom": Kind(
+    "custom": TypeSpec(
         "a function as `mapInArrow` takes it, or a `Vertex`",
         (
             Key("function", FUNCTION, "from record batches to record batches", required=True),
@@ -186,23 +186,23 @@ STAGES: Mapping[str, Kind] = {
     ),
 }
 
-SINKS: Mapping[str, Kind] = {
-    "parquet": Kind(
+SINKS: Mapping[str, TypeSpec] = {
+    "parquet": TypeSpec(
         "Parquet files, a folder per epoch",
         (Key("path", TEXT, "the folder", required=True),),
         main="path",
     ),
-    "console": Kind(
+    "console": TypeSpec(
         "printed by the driver",
         (Key("rows", WHOLE, "most rows printed of an epoch; by default 20"),),
         main="rows",
     ),
-    "foreachBatch": Kind(
+    "foreachBatch": TypeSpec(
         "a function of (rows, epoch), called on the driver",
         (Key("function", FUNCTION, "of a table and an epoch", required=True), _ARGUMENTS),
         main="function",
     ),
-    "custom": Kind(
+    "custom": TypeSpec(
         "a sink of your own",
         (
             Key("function", FUNCTION, "a class, or a function that makes a Sink", required=True),
@@ -212,7 +212,7 @@ SINKS: Mapping[str, Kind] = {
     ),
 }
 
-KINDS: Mapping[str, Mapping[str, Kind]] = {"source": SOURCES, "stage": STAGES, "sink": SINKS}
+KINDS: Mapping[str, Mapping[str, TypeSpec]] = {"source": SOURCES, "stage": STAGES, "sink": SINKS}
 
 
 def keys_of(sort: str, kind: str) -> dict[str, Key]:

@@ -6,7 +6,7 @@ about meaning, and need not refuse anything.
 
     >>> found = places('[stage.a]\\ninput = ["x", "y"]\\n')
     >>> found.keys["stage", "a", "input"], found.values["stage", "a", "input", 1]
-    (Place(line=2, column=1), Place(line=2, column=15))
+    (TextPosition(line=2, column=1), TextPosition(line=2, column=15))
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["Path", "Place", "Places", "places"]
+__all__ = ["Path", "TextPosition", "TextPositions", "places"]
 
 Path = tuple[str | int, ...]
 """Keys, and numbers of elements of arrays, from the top."""
@@ -35,7 +35,7 @@ _TEXT = re.compile(
 _BARE = re.compile(r"[^,\]}\n#]*")
 
 
-class Place(NamedTuple):
+class TextPosition(NamedTuple):
     """A line and a column, both from 1."""
 
     line: int
@@ -43,22 +43,22 @@ class Place(NamedTuple):
 
 
 @dataclass
-class Places:
+class TextPositions:
     """Where keys (and headings of tables) begin, and where values do."""
 
-    keys: dict[Path, Place] = field(default_factory=dict)
-    values: dict[Path, Place] = field(default_factory=dict)
+    keys: dict[Path, TextPosition] = field(default_factory=dict)
+    values: dict[Path, TextPosition] = field(default_factory=dict)
 
-    def of(self, path: Path, value: bool = False) -> Place:
+    def of(self, path: Path, value: bool = False) -> TextPosition:
         """The place of a key, or of its value; of the nearest table around it if there is none."""
         if value and path in self.values:
             return self.values[path]
         while path and path not in self.keys and path not in self.values:
             path = path[:-1]
-        return self.keys.get(path) or self.values.get(path) or Place(1, 1)
+        return self.keys.get(path) or self.values.get(path) or TextPosition(1, 1)
 
 
-def places(text: str) -> Places:
+def places(text: str) -> TextPositions:
     """The places of everything in a text that is valid TOML."""
     return _Walk(text.replace("\r\n", "\n")).document()
 
@@ -70,9 +70,9 @@ class _Walk:
         self._at = 0
         self._tables: dict[Path, int] = {}
         """How many tables each array of tables has so far."""
-        self._found = Places()
+        self._found = TextPositions()
 
-    def document(self) -> Places:
+    def document(self) -> TextPositions:
         table: Path = ()
         while True:
             self._skip(_BLANK)
@@ -112,7 +112,7 @@ class _Walk:
         self._skip(_SPACE)
         self._value(path)
 
-    def _names(self) -> list[tuple[str, Place]]:
+    def _names(self) -> list[tuple[str, TextPosition]]:
         """A key with its dotted parts; ends at what follows it."""
         names = []
         while True:
@@ -177,6 +177,6 @@ class _Walk:
         self._at = found.end()
         return found.group()
 
-    def _place(self) -> Place:
+    def _place(self) -> TextPosition:
         line = bisect_right(self._lines, self._at)
-        return Place(line, self._at - self._lines[line - 1] + 1)
+        return TextPosition(line, self._at - self._lines[line - 1] + 1)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgpack
 import pyarrow as pa
 
-from penstock.core.causal.diffs import Link as DiffLink
+from penstock.core.causal.diffs import DiffLink
 from penstock.core.node.messages import DATA, Message
 from penstock.core.time import Time
 from penstock.wire.control import Control

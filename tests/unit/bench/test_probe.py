@@ -1,6 +1,7 @@
 """When probes say that a flow has recovered, and when an epoch is seen to be published."""
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from penstock.bench.probe import STEADY, Probe
 from penstock.bench.published import Published
 from penstock.connectors.subscribe import Subscription
-from penstock.errors import HostLostError
+from penstock.errors import HostLostError, TransientError
 from penstock.testing.processes import wait_until
 
 MS = 1_000_000
@@ -47,6 +48,26 @@ def test_what_made_the_flow_fail_is_raised_instead_of_waiting() -> None:
     with pytest.raises(HostLostError, match="host 2"):
         probe.recovered_s(0, limit_ms=10, timeout_s=10)
     probe.stop()
+
+
+def test_where_few_probes_are_sent_in_the_time_more_are_waited_for() -> None:
+    probe = probe_with([5, 5, 5])
+
+    def send_later() -> None:
+        time.sleep(0.05)
+        for number in range(3, 7):
+            probe._sent_ns.append(0)
+            probe._came_ns[number] = number * MS
+
+    sender = threading.Thread(target=send_later)
+    sender.start()
+    assert probe.normal_ms(0.0, timeout_s=30, at_least=3)[:3] == [3, 4, 5]
+    sender.join()
+
+
+def test_probes_that_are_not_sent_are_not_waited_for_without_an_end() -> None:
+    with pytest.raises(TransientError, match="do not come through"):
+        probe_with([5, 5, 5]).normal_ms(0.0, timeout_s=0.01)
 
 
 def test_an_epoch_is_seen_when_its_folder_gets_its_name(tmp_path: Path) -> None:

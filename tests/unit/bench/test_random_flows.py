@@ -3,17 +3,17 @@
 import json
 import random
 
-from penstock.bench.random_flows.draw import Drawn, Step, draw
-from penstock.bench.random_flows.pieces import Source
+from penstock.bench.random_flows.draw import Drawn, DrawnPiece, draw
+from penstock.bench.random_flows.pieces import SourcePiece
 from penstock.bench.random_flows.shrink import shrink
 
 ROWS = 900
 
 
-def source(number: int, seed: int) -> Step:
-    drawn = Source().draw(random.Random(seed))
+def source(number: int, seed: int) -> DrawnPiece:
+    drawn = SourcePiece().draw(random.Random(seed))
     quick = {**drawn, "number": number, "rate": None, "rows": ROWS, "repeats": 5}
-    return Step("source", (), quick)
+    return DrawnPiece("source", (), quick)
 
 
 def test_what_is_drawn_depends_on_the_seed_alone_and_survives_json() -> None:

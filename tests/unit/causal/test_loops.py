@@ -3,12 +3,12 @@
 import pytest
 
 from penstock.core.causal.clocks import Floor, Position
-from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.causal.graph import CausalGraph, NodeKind
 from penstock.core.causal.plan import plan
-from penstock.core.causal.reports import Report, Saved, Start, Stored
-from penstock.core.control.recovery import Record, RecoveryMachine, StartNode
+from penstock.core.causal.reports import NodeReport, Saved, Start, Stored
+from penstock.core.control.recovery import RecoveryMachine, RecoveryRecord, StartNode
 from penstock.core.node.causal import CausalMachine
-from penstock.core.node.causal_effects import Checkpoint, Recovered, Restated, TakeCheckpoint
+from penstock.core.node.causal_effects import Checkpoint, Restated, TakeCheckpoint, TellRecovered
 from penstock.core.node.messages import (
     DATA,
     MARK,
@@ -17,8 +17,8 @@ from penstock.core.node.messages import (
     EndStep,
     Message,
     Send,
+    TellClosed,
 )
-from penstock.core.node.messages import Report as GateClosed
 from penstock.core.node.options import NodeOptions, Outlet, Wiring
 from penstock.core.time import Time
 from penstock.errors import InvariantError, PeerError
@@ -29,7 +29,7 @@ OUTSIDE = 9
 EPOCH = Time.root(0)
 
 GRAPH = CausalGraph(
-    {0: Kind.SOURCE, 1: Kind.STATEFUL, 2: Kind.STATEFUL, 3: Kind.SINK},
+    {0: NodeKind.SOURCE, 1: NodeKind.STATEFUL, 2: NodeKind.STATEFUL, 3: NodeKind.SINK},
     {1: (0,), 3: (2,)},
     {1: 5, 2: 5},
 )
@@ -57,7 +57,7 @@ def test_members_of_a_unit_are_neighbours_and_have_the_same_descendants() -> Non
 def saved(node: int, key: int, epoch: int) -> Saved:
     clock = dict.fromkeys(GRAPH.parents[node], Position((), epoch))
     floors = dict.fromkeys(GRAPH.children[node], Floor())
-    return Saved(key, Report(node, (key,), epoch, clock=clock, floors=floors))
+    return Saved(key, NodeReport(node, (key,), epoch, clock=clock, floors=floors))
 
 
 STORED = {
@@ -67,12 +67,31 @@ STORED = {
 
 
 def test_a_unit_starts_at_the_newest_epoch_that_all_its_nodes_have() -> None:
-    reports = {0: Report(0, floors={1: Floor()}), 3: Report(3, clock={2: Position((), 6)})}
+    reports = {0: NodeReport(0, floors={1: Floor()}), 3: NodeReport(3, clock={2: Position((), 6)})}
     found = plan(GRAPH, frozenset({1, 2}), reports, STORED)
     assert {node: (s.checkpoint, s.completed) for node, s in found.starts.items()} == {
         1: (2, 5),
         2: (5, 5),
     }
+
+
+def test_the_nodes_of_a_unit_repeat_epochs_together() -> None:
+    """Also one whose own children have them all: without it the others would wait for ever."""
+    graph = CausalGraph(
+        {**GRAPH.kinds, 4: NodeKind.STATEFUL, 5: NodeKind.SINK},
+        {1: (0,), 3: (1,), 4: (2,), 5: (4,)},
+        GRAPH.units,
+    )
+
+    def at(node: int, epoch: int) -> Stored:
+        clock = dict.fromkeys(graph.parents[node], Position((), epoch))
+        floors = dict.fromkeys(graph.children[node], Floor())
+        return Stored((Saved(1, NodeReport(node, (), epoch, clock=clock, floors=floors)),))
+
+    stored = {node: at(node, 14 if node in (3, 5) else 8) for node in (1, 2, 3, 4, 5)}
+    found = plan(graph, frozenset(graph.kinds), {}, stored | {0: Stored(through=14)})
+    repeated = {n: [t.made_from.epoch for t in found.starts[n].targets] for n in (1, 2)}
+    assert repeated == {1: [14], 2: [14]}
 
 
 def test_a_unit_keeps_two_epochs_that_all_its_nodes_have() -> None:
@@ -82,12 +101,12 @@ def test_a_unit_keeps_two_epochs_that_all_its_nodes_have() -> None:
 
 
 def test_when_one_node_of_a_loop_is_lost_all_of_them_start_again_and_know_each_other() -> None:
-    machine = RecoveryMachine(GRAPH, Record(dict.fromkeys(range(4), 0)), tuple)
+    machine = RecoveryMachine(GRAPH, RecoveryRecord(dict.fromkeys(range(4), 0)), tuple)
     machine.lost({2: 0})
     assert machine.failed == {1, 2}
     machine.stored(1, STORED, {})
-    machine.reported(0, 1, Report(0, floors={1: Floor()}))
-    starts = machine.reported(3, 1, Report(3, clock={2: Position((), 6)}))
+    machine.reported(0, 1, NodeReport(0, floors={1: Floor()}))
+    starts = machine.reported(3, 1, NodeReport(3, clock={2: Position((), 6)}))
     assert [(s.node, s.incarnations) for s in starts if isinstance(s, StartNode)] == [
         (1, {0: 0, 1: 1, 2: 1}),
         (2, {1: 1, 2: 1, 3: 0}),
@@ -109,7 +128,7 @@ def test_an_epoch_is_complete_when_the_loop_says_so() -> None:
     with pytest.raises(InvariantError, match="leaves before the epoch"):
         machine.produced(OUTSIDE, [(7, "rows", 8)], EPOCH)
     machine.end_step()
-    assert machine.received(message(2, MARK)) == [GateClosed(0, 30, 0)]
+    assert machine.received(message(2, MARK)) == [TellClosed(0, 30, 0)]
     assert machine.region_completed(0, 20, 4) == [Complete(0, 20, 4)]
     machine.produced(OUTSIDE, [(7, "rows", 8)], EPOCH)
     sent = [effect.message for effect in machine.completed(0, {OUTSIDE: 20}, 4)]  # type: ignore[union-attr]
@@ -131,15 +150,15 @@ def test_a_checkpoint_has_nothing_of_later_epochs() -> None:
 
 
 def test_a_restarted_node_says_where_its_gate_stands_and_then_takes_what_came_early() -> None:
-    report = Report(5, (3,), 2, floors={7: Floor()}, watermark_us=40)
+    report = NodeReport(5, (3,), 2, floors={7: Floor()}, watermark_us=40)
     start = Start(5, 1, (3,), 2, {1: Position((), 2)}, {7: Position((), 2)})
     machine = loop(start=start, checkpoint=Checkpoint(report, {}))
     assert machine.begin() == []
     assert machine.received(message(1, link=INSIDE, epoch=3)) == []
     stated = message(1, MARK, epoch=2)
-    assert machine.received(stated) == [GateClosed(2, 32, 0), Restated(2, 40)]
+    assert machine.received(stated) == [TellClosed(2, 32, 0), Restated(2, 40)]
     assert machine.restated({OUTSIDE: 40}) == [
-        Recovered(),
+        TellRecovered(),
         Deliver(INSIDE, None, Time.root(3)),
     ]
     assert machine.region_completed(3, 35, 0) == [Complete(3, 40, 0)]

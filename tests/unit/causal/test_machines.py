@@ -3,21 +3,21 @@
 import pytest
 
 from penstock.core.causal.clocks import Floor, Position
-from penstock.core.causal.diffs import Link, completion, origin
-from penstock.core.causal.graph import CausalGraph, Kind
-from penstock.core.causal.reports import Cut, Report, Saved, Start, Stored, Target
+from penstock.core.causal.diffs import DiffLink, completion, origin
+from penstock.core.causal.graph import CausalGraph, NodeKind
+from penstock.core.causal.reports import Cut, NodeReport, Saved, Start, Stored, Target
 from penstock.core.control.recovery import (
-    Collect,
+    CollectStored,
     FenceHosts,
     FenceSources,
     FenceStore,
     GiveUp,
     OpenEdge,
-    Persist,
+    PersistRecord,
     ReadStates,
-    Record,
     RecoveryEffect,
     RecoveryMachine,
+    RecoveryRecord,
     Refuse,
     StartNode,
     Widen,
@@ -28,7 +28,6 @@ from penstock.core.node.causal_effects import (
     Checkpoint,
     ReadAgain,
     Recall,
-    Recovered,
     Restated,
     ResumeReading,
     Retire,
@@ -36,6 +35,7 @@ from penstock.core.node.causal_effects import (
     StoreDeterminants,
     TakeCheckpoint,
     TellOpened,
+    TellRecovered,
     TellReport,
 )
 from penstock.core.node.messages import (
@@ -63,7 +63,7 @@ def message(
     values: dict[str, object] = {
         "kind": kind, "link": sender, "sender": sender, "target": 5, "incarnation": 0,
         "sequence": stamp, "time": Time.root(epoch), "payload": f"{sender}:{stamp}",
-        "stamp": (stamp,), "diff": (Link(sender, (stamp,), epoch),),
+        "stamp": (stamp,), "diff": (DiffLink(sender, (stamp,), epoch),),
     }  # fmt: skip
     return Message(**{**values, **parts})  # type: ignore[arg-type]
 
@@ -198,7 +198,7 @@ def restarted(*targets: Target, **options: bool) -> CausalMachine:
 
 
 def test_a_replay_hits_its_targets_and_sends_nothing_before_the_edges_are_open() -> None:
-    machine = restarted(Target((6,), Link(2, (2,), 0)))
+    machine = restarted(Target((6,), DiffLink(2, (2,), 0)))
     assert machine.begin() == []
     assert handle(machine, message(1), 7) == []
     assert handle(machine, message(1, sender=2), 7, 8) == []
@@ -213,7 +213,7 @@ def test_a_replay_hits_its_targets_and_sends_nothing_before_the_edges_are_open()
 
 
 def test_a_node_says_when_it_has_recovered() -> None:
-    assert restarted().begin() == [Recovered()]
+    assert restarted().begin() == [TellRecovered()]
 
 
 def at_epoch(epoch: int, checkpoint: Checkpoint | None = None, **options: bool) -> CausalMachine:
@@ -235,7 +235,7 @@ def test_a_restarted_node_waits_until_every_sender_has_restated_its_watermark() 
     assert machine.received(message(2, epoch=4)._replace(stamp=(5,))) == []
     assert machine.received(stated(2, 3, 20)) == [Restated(3, 20)]
     effects = machine.restated({9: 20})
-    assert [type(effect) for effect in effects] == [Recovered, Deliver, EndStep]
+    assert [type(effect) for effect in effects] == [TellRecovered, Deliver, EndStep]
 
 
 def test_a_child_is_told_of_the_watermark_at_its_epoch_when_that_is_certain() -> None:
@@ -263,11 +263,11 @@ def test_a_node_that_had_finished_finishes_again() -> None:
     machine = at_epoch(EPOCH_END)
     machine.received(stated(1, EPOCH_END, 30))
     machine.received(stated(2, EPOCH_END, 20))
-    assert machine.restated({9: 20}) == [Finish(), Recovered()]
+    assert machine.restated({9: 20}) == [Finish(), TellRecovered()]
 
 
 def test_only_a_node_with_state_remembers_a_greater_watermark() -> None:
-    report = Report(5, (1,), 3, floors={7: Floor(), 8: Floor()}, watermark_us=25)
+    report = NodeReport(5, (1,), 3, floors={7: Floor(), 8: Floor()}, watermark_us=25)
     for stateful, found in ((False, 20), (True, 25)):
         machine = at_epoch(3, stateful=stateful, checkpoint=Checkpoint(report, {}))
         machine.received(stated(1, 3, 30))
@@ -279,7 +279,7 @@ def test_a_restarted_source_goes_on_with_an_epoch_of_which_somebody_has_rows() -
     start = Start(0, None, (1,), 3, {}, positions, offset=5, watermark_us=8, begun=6)
     source = CausalSource(Wiring(0, outlets=(Outlet(9, (7,)),)), start=start)
     assert source.begin() == [Restated(3, 8)]
-    assert source.restated({9: 8}) == [ResumeReading(5, 6, begun=True), Recovered()]
+    assert source.restated({9: 8}) == [ResumeReading(5, 6, begun=True), TellRecovered()]
 
 
 @pytest.mark.parametrize("stateful", [True, False])
@@ -287,11 +287,13 @@ def test_output_waits_until_the_order_behind_it_is_durable(stateful: bool) -> No
     machine = node(determined=True, stateful=stateful)
     machine.received(message(1))
     machine.produced(9, [(7, "rows", 8)], EPOCH)
-    assert machine.end_step() == [StoreDeterminants(((Link(5, (1,), 0), Link(1, (1,), 0)),))]
+    assert machine.end_step() == [
+        StoreDeterminants(((DiffLink(5, (1,), 0), DiffLink(1, (1,), 0)),))
+    ]
     [send] = machine.determinants_stored((1,))
     assert isinstance(send, Send)
     # Whoever has state is asked itself what it was made from; nobody could ask the other.
-    assert send.message.diff[1:] == (() if stateful else (Link(1, (1,), 0),))
+    assert send.message.diff[1:] == (() if stateful else (DiffLink(1, (1,), 0),))
 
 
 def test_marks_complete_an_epoch_and_say_so_to_all_children() -> None:
@@ -310,13 +312,13 @@ def test_a_source_makes_its_cut_durable_before_it_marks_it() -> None:
     source.produced(9, [(7, "rows", 8)], EPOCH)
     [send] = source.end_step()
     assert isinstance(send, Send)
-    assert send.message.diff == (Link(0, (1,), 0), Link(origin(0), (10, 0), 0))
+    assert send.message.diff == (DiffLink(0, (1,), 0), DiffLink(origin(0), (10, 0), 0))
     assert source.cut(0, None, 10) == [StoreCut(0, 10, None)]
     assert source.cut_stored(0) == [Complete(0, None, 0)]
 
 
 def test_a_restarted_source_reads_known_ranges_and_durable_cuts_again() -> None:
-    target = Target((3,), Link(origin(0), (30, 20), 1))
+    target = Target((3,), DiffLink(origin(0), (30, 20), 1))
     start = Start(
         0,
         None,
@@ -344,29 +346,31 @@ def test_a_restarted_source_reads_known_ranges_and_durable_cuts_again() -> None:
         Complete(0, None, 0),
         ReadAgain(20, 30, 1),
         ResumeReading(30, 1),
-        Recovered(),
+        TellRecovered(),
     ]
 
 
 @pytest.fixture
 def controller() -> RecoveryMachine:
-    kinds = {0: Kind.SOURCE, 1: Kind.STATELESS, 2: Kind.STATEFUL}
+    kinds = {0: NodeKind.SOURCE, 1: NodeKind.STATELESS, 2: NodeKind.STATEFUL}
     return RecoveryMachine(
-        CausalGraph(kinds, {1: (0,), 2: (1,)}), Record(dict.fromkeys((0, 1, 2), 0)), lambda: [7, 8]
+        CausalGraph(kinds, {1: (0,), 2: (1,)}),
+        RecoveryRecord(dict.fromkeys((0, 1, 2), 0)),
+        lambda: [7, 8],
     )
 
 
 def test_a_recovery_fences_collects_starts_and_opens(controller: RecoveryMachine) -> None:
     effects = controller.lost({1: 0})
-    assert [type(e) for e in effects] == [Persist, FenceStore, FenceHosts, ReadStates]
+    assert [type(e) for e in effects] == [PersistRecord, FenceStore, FenceHosts, ReadStates]
     assert effects[2] == FenceHosts(1, (7, 8), {1: 1})
     assert controller.lost({1: 0}) == []  # old news
     assert controller.host_fenced(1, 7) == []
     assert controller.host_fenced(0, 8) == []  # of an older round
-    assert controller.host_fenced(1, 8) == [FenceSources({}, 1), Collect(1, {1: 2})]
+    assert controller.host_fenced(1, 8) == [FenceSources({}, 1), CollectStored(1, {1: 2})]
     assert controller.stored(1, {1: Stored()}, {}) == []
-    assert controller.reported(0, 1, Report(0, floors={1: Floor()})) == []
-    [start] = controller.reported(2, 1, Report(2, clock={1: Position((4,), 0)}))
+    assert controller.reported(0, 1, NodeReport(0, floors={1: Floor()})) == []
+    [start] = controller.reported(2, 1, NodeReport(2, clock={1: Position((4,), 0)}))
     assert isinstance(start, StartNode)
     assert (start.incarnation, start.start.stamp) == (1, (4,))
     assert controller.recovered(1, 1) == []
@@ -377,21 +381,21 @@ def test_a_recovery_fences_collects_starts_and_opens(controller: RecoveryMachine
     assert not controller.quiet
     assert controller.opened(0, 0, 1, 1) == []
     [settled] = controller.opened(1, 1, 2, 0)
-    assert settled == Persist(Record({0: 0, 1: 1, 2: 0}, frozenset(), 1))
+    assert settled == PersistRecord(RecoveryRecord({0: 0, 1: 1, 2: 0}, frozenset(), 1))
     assert controller.quiet
 
 
 def test_a_failure_during_recovery_starts_over_with_both(controller: RecoveryMachine) -> None:
     controller.lost({1: 0})
     again = controller.lost({2: 0})
-    assert again[0] == Persist(Record({0: 0, 1: 2, 2: 1}, frozenset({1, 2}), 2))
-    assert controller.reported(0, 1, Report(0)) == []  # of the first round
+    assert again[0] == PersistRecord(RecoveryRecord({0: 0, 1: 2, 2: 1}, frozenset({1, 2}), 2))
+    assert controller.reported(0, 1, NodeReport(0)) == []  # of the first round
 
 
 def test_a_host_that_is_gone_need_not_hear_of_a_fence(controller: RecoveryMachine) -> None:
     controller.lost({1: 0})
     controller.host_fenced(1, 7)
-    assert controller.host_gone(8) == [FenceSources({}, 1), Collect(1, {1: 2})]
+    assert controller.host_gone(8) == [FenceSources({}, 1), CollectStored(1, {1: 2})]
     assert controller.host_gone(8) == []
 
 
@@ -401,8 +405,8 @@ def test_without_a_plan_all_nodes_restart_and_then_the_flow_ends(
     controller.lost({2: 0})
     for host in (7, 8):
         controller.host_fenced(1, host)
-    controller.reported(0, 1, Report(0, floors={1: Floor()}))
-    controller.reported(1, 1, Report(1, clock={0: Position()}, floors={2: Floor((9,), 3)}))
+    controller.reported(0, 1, NodeReport(0, floors={1: Floor()}))
+    controller.reported(1, 1, NodeReport(1, clock={0: Position()}, floors={2: Floor((9,), 3)}))
     widened, *effects = controller.stored(1, {2: Stored()}, {})
     assert isinstance(widened, Widen)
     assert "node 2 has no checkpoint" in widened.reason
@@ -420,7 +424,7 @@ CUTS = Stored(cuts=tuple(Cut(epoch, epoch, None) for epoch in range(7)))
 def test_checkpoints_from_before_what_is_forgotten_are_of_no_use(
     controller: RecoveryMachine,
 ) -> None:
-    reports = [Report(2, completed=epoch, clock={1: Position((), epoch)}) for epoch in (3, 6)]
+    reports = [NodeReport(2, completed=epoch, clock={1: Position((), epoch)}) for epoch in (3, 6)]
     kept = Stored(tuple(Saved(report.completed, report) for report in reports))
     controller.rollback(4, {2: 5})
     for host in (7, 8):
@@ -439,7 +443,7 @@ def test_what_a_step_notes_is_durable_with_its_determinant_and_comes_back_in_a_r
     assert isinstance(stored, StoreDeterminants)
     [(own, made_from)] = stored.diffs
     assert (own.values, made_from.values) == (b"\x07", b"")
-    target = Target((6,), Link(2, (1,), 0), values=own.values)
+    target = Target((6,), DiffLink(2, (1,), 0), values=own.values)
     again = restarted(target, determined=True)
     effects = again.received(message(1, sender=2))
     assert [type(effect) for effect in effects] == [Recall, Deliver, EndStep]
@@ -451,7 +455,7 @@ def test_a_node_of_which_nobody_knows_that_it_notes_values_is_refused() -> None:
     machine.received(message(1))
     with pytest.raises(InvariantError, match="notes values"):
         machine.noted(b"\x07")
-    kinds = {0: Kind.SOURCE, 1: Kind.STATELESS, 2: Kind.SINK}
+    kinds = {0: NodeKind.SOURCE, 1: NodeKind.STATELESS, 2: NodeKind.SINK}
     parents = {1: (0,), 2: (1,)}
     assert CausalGraph(kinds, parents, noted=frozenset({1, 2})).determined == {1}
     with pytest.raises(GraphError, match="notes values"):
@@ -459,21 +463,21 @@ def test_a_node_of_which_nobody_knows_that_it_notes_values_is_refused() -> None:
 
 
 def test_a_checkpoint_that_is_due_in_a_replay_is_taken_at_its_end() -> None:
-    machine = restarted(Target((6,), Link(2, (1,), 0)))
+    machine = restarted(Target((6,), DiffLink(2, (1,), 0)))
     machine.checkpoints.due = True
     machine.received(message(1, sender=2))
     effects = machine.end_step()
-    assert [type(effect) for effect in effects] == [Recovered, TakeCheckpoint]
+    assert [type(effect) for effect in effects] == [TellRecovered, TakeCheckpoint]
 
 
 def test_rows_before_a_target_that_we_started_after_get_a_stamp_of_their_own() -> None:
     loose = Target((4,), completion(0), loose=True)
     positions = {7: Position((2,), -1), 8: Position((9,), -1)}
     clock = {1: Position((), -1), 2: Position((), -1)}
-    targets = (loose, Target((9,), Link(1, (7,), 1)))
+    targets = (loose, Target((9,), DiffLink(1, (7,), 1)))
     start = Start(5, 1, (5,), -1, clock, positions, targets, top=(9,))
     floors = {7: Floor(), 8: Floor()}
-    machine = node(start=start, checkpoint=Checkpoint(Report(5, (5,), floors=floors), {}))
+    machine = node(start=start, checkpoint=Checkpoint(NodeReport(5, (5,), floors=floors), {}))
     machine.received(message(1, kind=MARK))
     assert machine.received(message(1, sender=2, kind=MARK)) == [Complete(0, None, 0)]
     machine.produced(9, [(7, "total", 8)], EPOCH)
@@ -483,17 +487,17 @@ def test_rows_before_a_target_that_we_started_after_get_a_stamp_of_their_own() -
 
 
 def test_nodes_that_contradict_again_go_to_older_checkpoints_and_then_the_flow_ends() -> None:
-    kinds = {0: Kind.SOURCE, 1: Kind.STATEFUL, 2: Kind.SINK, 3: Kind.SINK}
+    kinds = {0: NodeKind.SOURCE, 1: NodeKind.STATEFUL, 2: NodeKind.SINK, 3: NodeKind.SINK}
     graph = CausalGraph(kinds, {1: (0,), 2: (1,), 3: (0,)})
-    machine = RecoveryMachine(graph, Record(dict.fromkeys(kinds, 0)), tuple)
+    machine = RecoveryMachine(graph, RecoveryRecord(dict.fromkeys(kinds, 0)), tuple)
     saved = [
-        Report(1, completed=e, clock={0: Position((), e)}, floors={2: Floor()}) for e in (3, 6)
+        NodeReport(1, completed=e, clock={0: Position((), e)}, floors={2: Floor()}) for e in (3, 6)
     ]
     stored = {
         0: CUTS,
         1: Stored(tuple(Saved(report.completed, report) for report in saved)),
-        2: Stored((Saved(0, Report(2, completed=6, clock={1: Position((), 6)})),)),
-        3: Stored((Saved(0, Report(3, completed=6, clock={0: Position((), 6)})),)),
+        2: Stored((Saved(0, NodeReport(2, completed=6, clock={1: Position((), 6)})),)),
+        3: Stored((Saved(0, NodeReport(3, completed=6, clock={0: Position((), 6)})),)),
     }
 
     def recover(effects: list[RecoveryEffect]) -> dict[int, int]:

@@ -3,14 +3,14 @@
 import pytest
 
 from penstock.core.causal.clocks import Position
-from penstock.core.causal.diffs import Link, completion
+from penstock.core.causal.diffs import DiffLink, completion
 from penstock.core.causal.replay import Replay, Turn, slot
 from penstock.core.causal.reports import Target
 from penstock.errors import InvariantError
 
 
 def test_predecessors_of_a_target_go_before_it_and_the_rest_after() -> None:
-    replay: Replay[str] = Replay([Target((5,), Link(1, (2,), 0))], [1, 2])
+    replay: Replay[str] = Replay([Target((5,), DiffLink(1, (2,), 0))], [1, 2])
     replay.arrived(2, (9,), 0, "other row")
     replay.arrived(1, (1,), 0, "predecessor")
     replay.arrived(1, (2,), 0, "target")
@@ -55,7 +55,7 @@ def test_a_loose_completion_goes_before_its_stamp_and_earlier_epochs_before_it()
 
 
 def test_a_row_that_goes_on_without_the_target_is_a_bug() -> None:
-    replay: Replay[str] = Replay([Target((5,), Link(1, (2,), 0))], [1])
+    replay: Replay[str] = Replay([Target((5,), DiffLink(1, (2,), 0))], [1])
     replay.arrived(1, (3,), 0, "too late")
     with pytest.raises(InvariantError, match="missing"):
         replay.next({}, ())
@@ -67,12 +67,12 @@ def test_a_slot_is_after_the_recipients_and_avoids_known_stamps() -> None:
     assert slot((2,), (6,), [7], positions, {(4,): None, (5,): None}) == ((5, 0), ())
     assert slot((2,), (6,), [7, 8], positions) == ((4,), (8,))
     assert slot((6,), (6,), [8], positions) == ((6,), (8,))
-    taken = {(4, 5): Link(1, (2,), 0), (5, 5): Link(2, (1,), 0)}
-    assert slot((2,), (5,), [7], positions, taken, Link(1, (3,), 0)) == ((4, 6), ())
+    taken = {(4, 5): DiffLink(1, (2,), 0), (5, 5): DiffLink(2, (1,), 0)}
+    assert slot((2,), (5,), [7], positions, taken, DiffLink(1, (3,), 0)) == ((4, 6), ())
 
 
 def test_a_completion_that_nobody_knows_comes_before_rows_after_its_marks() -> None:
-    row = Target((5,), Link(1, (3,), 4))
+    row = Target((5,), DiffLink(1, (3,), 4))
     assert Replay([row], [1]).next({1: 2}, [2]) == Turn(None, None, (5,))
     late = Target((7,), completion(2))
     replay: Replay[str] = Replay([row, late], [1])
@@ -82,9 +82,9 @@ def test_a_completion_that_nobody_knows_comes_before_rows_after_its_marks() -> N
 
 def test_a_loose_completion_does_not_pass_the_inputs_of_known_steps() -> None:
     """Sender 2 skips epoch 0: its next mark is behind a row that a later target is made from."""
-    known = Target((6,), Link(2, (1,), 1))
+    known = Target((6,), DiffLink(2, (1,), 1))
     loose = Target((5,), completion(0), loose=True)
-    replay: Replay[str] = Replay([loose, Target((5,), Link(1, (2,), 1)), known], [1, 2])
+    replay: Replay[str] = Replay([loose, Target((5,), DiffLink(1, (2,), 1)), known], [1, 2])
     replay.arrived(1, (1,), 0, "mark 0", only_marks=True, marked=0)
     replay.arrived(1, (2,), 1, "one")
     replay.arrived(2, (1,), 1, "two")
@@ -96,7 +96,7 @@ def test_a_loose_completion_does_not_pass_the_inputs_of_known_steps() -> None:
 
 
 def test_a_completion_comes_after_what_a_child_has_seen_without_its_mark() -> None:
-    targets = [Target((5,), Link(1, (2,), 3)), Target((6,), Link(1, (3,), 3))]
+    targets = [Target((5,), DiffLink(1, (2,), 3)), Target((6,), DiffLink(1, (3,), 3))]
     behind: Replay[str] = Replay(targets, [1], positions={7: Position((5,), 1)})
     behind.arrived(1, (2,), 3, "seen")
     behind.arrived(1, (3,), 3, "not seen")

@@ -3,10 +3,10 @@
 import pytest
 
 from penstock.core.causal.clocks import Floor, Position
-from penstock.core.causal.diffs import Link, completion
-from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.causal.diffs import DiffLink, completion
+from penstock.core.causal.graph import CausalGraph, NodeKind
 from penstock.core.causal.plan import plan
-from penstock.core.causal.reports import Report, Saved, Stored, Target
+from penstock.core.causal.reports import NodeReport, Saved, Stored, Target
 from penstock.core.node.causal import CausalMachine
 from penstock.core.node.causal_effects import CausalEffect, TakeCheckpoint
 from penstock.core.node.messages import DATA, MARK, Complete, EndStep, Message, Send
@@ -43,7 +43,7 @@ class Driver:
             self.machine.received(
                 Message(
                     kind, 1, 1, 5, 0, self._count, Time.root(epoch), payload="x", stamp=stamp,
-                    diff=(Link(1, stamp, epoch),),
+                    diff=(DiffLink(1, stamp, epoch),),
                 )
             )
         )  # fmt: skip
@@ -149,13 +149,21 @@ def test_a_multiple_that_is_left_out_is_saved_before_the_epoch_after_it_is_handl
     assert found == [1, 4, 11]
 
 
-KINDS = {0: Kind.SOURCE, 1: Kind.STATEFUL, 2: Kind.STATELESS, 3: Kind.STATEFUL, 4: Kind.SINK}
+KINDS = {
+    0: NodeKind.SOURCE,
+    1: NodeKind.STATEFUL,
+    2: NodeKind.STATELESS,
+    3: NodeKind.STATEFUL,
+    4: NodeKind.SINK,
+}
 PARENTS = {1: (0,), 2: (1,), 3: (2,), 4: (3,)}
 
 
 def saved(node: int, key: int, epoch: int, floor: int) -> Saved:
     clock = {PARENTS[node][0]: Position((), epoch)}
-    report = Report(node, (key,), epoch, clock=clock, floors={node + 1: Floor((), floor, floor)})
+    report = NodeReport(
+        node, (key,), epoch, clock=clock, floors={node + 1: Floor((), floor, floor)}
+    )
     return Saved(key, report)
 
 
@@ -170,10 +178,10 @@ def test_who_restarts_below_nodes_without_logs_takes_them_back_to_epochs_that_fi
         3: Stored((saved(3, 1, 2, 2), saved(3, 2, 5, 5))),
     }
     reports = {
-        0: Report(0, floors={1: Floor()}),
-        1: Report(1, floors={2: Floor((8,), 8, 8)}, clock={0: Position((9,), 8)}),
-        2: Report(2, floors={3: Floor((8,), 8, 8)}, clock={1: Position((8,), 8)}),
-        4: Report(4, clock={3: Position((7,), 7)}),
+        0: NodeReport(0, floors={1: Floor()}),
+        1: NodeReport(1, floors={2: Floor((8,), 8, 8)}, clock={0: Position((9,), 8)}),
+        2: NodeReport(2, floors={3: Floor((8,), 8, 8)}, clock={1: Position((8,), 8)}),
+        4: NodeReport(4, clock={3: Position((7,), 7)}),
     }
     assert plan(lazy(), frozenset({3}), reports, stored).joining == (2,)
     assert plan(lazy(), frozenset({2, 3}), reports, stored).joining == (1,)
@@ -183,15 +191,15 @@ def test_who_restarts_below_nodes_without_logs_takes_them_back_to_epochs_that_fi
 
 def test_a_clean_node_without_state_starts_at_the_end_of_an_epoch() -> None:
     graph = CausalGraph(
-        {0: Kind.SOURCE, 1: Kind.STATELESS, 2: Kind.SINK, 3: Kind.SINK},
+        {0: NodeKind.SOURCE, 1: NodeKind.STATELESS, 2: NodeKind.SINK, 3: NodeKind.SINK},
         {1: (0,), 2: (1,), 3: (1,)},
         clean=frozenset({1}),
     )
-    made = (Link(1, (9,), 5), completion(5))
+    made = (DiffLink(1, (9,), 5), completion(5))
     reports = {
-        0: Report(0, floors={1: Floor()}),
-        2: Report(2, clock={1: Position((9,), 5)}, diffs=(made,)),
-        3: Report(3, clock={1: Position((6,), 4)}),
+        0: NodeReport(0, floors={1: Floor()}),
+        2: NodeReport(2, clock={1: Position((9,), 5)}, diffs=(made,)),
+        3: NodeReport(3, clock={1: Position((6,), 4)}),
     }
     start = plan(graph, frozenset({1}), reports, {}).starts[1]
     assert start.stamp == ()
@@ -202,7 +210,7 @@ def test_a_clean_node_without_state_starts_at_the_end_of_an_epoch() -> None:
 
 def test_order_in_a_clean_node_is_refused() -> None:
     with pytest.raises(GraphError, match="node 1 depends on the order of its inputs"):
-        CausalGraph({**KINDS, 1: Kind.ORDERED}, PARENTS, clean=frozenset({1}))
+        CausalGraph({**KINDS, 1: NodeKind.ORDERED}, PARENTS, clean=frozenset({1}))
 
 
 def test_without_logs_a_checkpoint_counts_only_if_everybody_below_has_come_as_far() -> None:
@@ -216,7 +224,7 @@ def test_without_logs_a_checkpoint_counts_only_if_everybody_below_has_come_as_fa
 
 
 def test_regions_do_not_hold_each_other_back() -> None:
-    kinds = {**KINDS, 5: Kind.SOURCE, 6: Kind.SINK}
+    kinds = {**KINDS, 5: NodeKind.SOURCE, 6: NodeKind.SINK}
     graph = CausalGraph(kinds, {**PARENTS, 6: (5,)})
     low = low_epochs(graph, {1: [8], 3: [7]}, {4: 9, 6: 1})
     assert low == {**dict.fromkeys(range(5), 7), 5: 1, 6: 1}

@@ -1,11 +1,11 @@
 """The thesis's worked example (Fig. 3-6 to 3-12), and its table."""
 
 from penstock.core.causal.clocks import Floor, Position, TreeClock
-from penstock.core.causal.diffs import Link
-from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.causal.diffs import DiffLink
+from penstock.core.causal.graph import CausalGraph, NodeKind
 from penstock.core.causal.plan import plan
 from penstock.core.causal.replay import Replay, slot
-from penstock.core.causal.reports import Plan, Report
+from penstock.core.causal.reports import NodeReport, RecoveryPlan
 from penstock.core.causal.table import Pending, is_valid, solve
 from penstock.testing.reference_replay import all_tables
 
@@ -23,8 +23,8 @@ RESUME = {"C1": 2, "C2": 2, "C3": 7}  # Fig. 3-7c
 A1, A2, A3, B, C1, C2, C3 = range(7)
 
 
-def diff(stamp: int, parent: int, handled: int) -> tuple[Link, Link]:
-    return Link(B, (stamp,), 0), Link(parent, (handled,), 0)
+def diff(stamp: int, parent: int, handled: int) -> tuple[DiffLink, DiffLink]:
+    return DiffLink(B, (stamp,), 0), DiffLink(parent, (handled,), 0)
 
 
 def test_fig_3_11_has_exactly_six_solutions_and_ours_is_one() -> None:
@@ -45,23 +45,23 @@ def test_a_table_without_room_has_no_solution() -> None:
     assert list(all_tables(pending, {2: ("A", 3)}, {"C": 1}, first=1)) == []
 
 
-def reports() -> dict[int, Report]:
+def reports() -> dict[int, NodeReport]:
     """Fig. 3-7b: C1 and C2 know B:1, C3 knows B:5 and B:6."""
     return {
-        C1: Report(C1, clock={B: Position((1,), -1)}, diffs=(diff(1, A1, 1),)),
-        C2: Report(C2, clock={B: Position((1,), -1)}, diffs=(diff(1, A1, 1),)),
-        C3: Report(C3, clock={B: Position((6,), -1)}, diffs=(diff(5, A1, 3), diff(6, A2, 2))),
-        **{parent: Report(parent, floors={B: Floor()}) for parent in (A1, A2, A3)},
+        C1: NodeReport(C1, clock={B: Position((1,), -1)}, diffs=(diff(1, A1, 1),)),
+        C2: NodeReport(C2, clock={B: Position((1,), -1)}, diffs=(diff(1, A1, 1),)),
+        C3: NodeReport(C3, clock={B: Position((6,), -1)}, diffs=(diff(5, A1, 3), diff(6, A2, 2))),
+        **{parent: NodeReport(parent, floors={B: Floor()}) for parent in (A1, A2, A3)},
     }
 
 
 def example_graph() -> CausalGraph:
-    kinds = {**dict.fromkeys((A1, A2, A3), Kind.SOURCE), B: Kind.STATELESS}
-    kinds |= dict.fromkeys((C1, C2, C3), Kind.SINK)
+    kinds = {**dict.fromkeys((A1, A2, A3), NodeKind.SOURCE), B: NodeKind.STATELESS}
+    kinds |= dict.fromkeys((C1, C2, C3), NodeKind.SINK)
     return CausalGraph(kinds, {B: (A1, A2, A3), C1: (B,), C2: (B,), C3: (B,)})
 
 
-def example_plan() -> Plan:
+def example_plan() -> RecoveryPlan:
     return plan(example_graph(), frozenset({B}), reports(), {})
 
 

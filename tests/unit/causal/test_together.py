@@ -4,18 +4,18 @@ from dataclasses import replace
 
 from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.codec import record_from, to_plain
-from penstock.core.causal.diffs import Link
-from penstock.core.causal.graph import CausalGraph, Kind
-from penstock.core.causal.reports import Report, Saved, Stored
+from penstock.core.causal.diffs import DiffLink
+from penstock.core.causal.graph import CausalGraph, NodeKind
+from penstock.core.causal.reports import NodeReport, Saved, Stored
 from penstock.core.control.global_hold import GlobalHold
 from penstock.core.control.going_back import GoingBack, newest_epoch
 from penstock.core.control.recovery import (
-    Collect,
+    CollectStored,
     GiveUp,
-    Persist,
-    Record,
+    PersistRecord,
     RecoveryEffect,
     RecoveryMachine,
+    RecoveryRecord,
     Refuse,
     StartNode,
 )
@@ -45,7 +45,7 @@ class Driver:
         stamp = (self._count[sender],)
         message = Message(
             kind, sender, sender, 5, 0, self._count[sender], Time.root(epoch), payload=epoch,
-            stamp=stamp, diff=(Link(sender, stamp, epoch),),
+            stamp=stamp, diff=(DiffLink(sender, stamp, epoch),),
         )  # fmt: skip
         return self.perform(self.machine.received(message))
 
@@ -132,8 +132,20 @@ def test_all_resume_when_the_last_one_is_flushed() -> None:
     assert hold.flushed(2, Flushed(20, EPOCH_END)) == 23
 
 
-KINDS = {0: Kind.SOURCE, 1: Kind.STATEFUL, 2: Kind.STATEFUL, 3: Kind.SINK, 4: Kind.SOURCE}
-KINDS |= {5: Kind.SINK}
+def test_a_node_that_starts_at_its_end_holds_no_other_back() -> None:
+    hold = GlobalHold([1, 2], every=2, completed=15, ahead={1: EPOCH_END, 2: 15})
+    assert hold.flushed(1, Flushed(17, EPOCH_END)) is None
+    assert hold.flushed(2, Flushed(17, EPOCH_END)) > EPOCH_END
+
+
+KINDS = {
+    0: NodeKind.SOURCE,
+    1: NodeKind.STATEFUL,
+    2: NodeKind.STATEFUL,
+    3: NodeKind.SINK,
+    4: NodeKind.SOURCE,
+}
+KINDS |= {5: NodeKind.SINK}
 PARENTS = {1: (0,), 2: (1,), 3: (2,), 5: (4,)}
 ZEROS = dict.fromkeys(KINDS, 0)
 GRAPH = CausalGraph(KINDS, PARENTS)
@@ -142,7 +154,7 @@ GRAPH = CausalGraph(KINDS, PARENTS)
 def saved(node: int, epoch: int) -> Saved:
     clock = {PARENTS[node][0]: Position((), epoch)}
     floors = {node + 1: Floor()} if node < 3 else {}
-    return Saved(epoch, Report(node, (), epoch, clock=clock, floors=floors))
+    return Saved(epoch, NodeReport(node, (), epoch, clock=clock, floors=floors))
 
 
 STORED = {
@@ -164,25 +176,25 @@ def starts(machine: RecoveryMachine, effects: list[RecoveryEffect]) -> dict[int,
 def answered(machine: RecoveryMachine, effects: list[RecoveryEffect]) -> list[RecoveryEffect]:
     for node in KINDS:
         floors = dict.fromkeys(GRAPH.children[node], Floor())
-        machine.reported(node, machine.round, Report(node, floors=floors))
-    (collect,) = (effect for effect in effects if isinstance(effect, Collect))
+        machine.reported(node, machine.round, NodeReport(node, floors=floors))
+    (collect,) = (effect for effect in effects if isinstance(effect, CollectStored))
     return machine.stored(collect.round, {node: STORED[node] for node in collect.nodes}, {})
 
 
 def test_any_loss_takes_everybody_to_the_newest_epoch_that_all_have() -> None:
-    machine = RecoveryMachine(GRAPH, Record(ZEROS), tuple, all_together=True)
+    machine = RecoveryMachine(GRAPH, RecoveryRecord(ZEROS), tuple, all_together=True)
     assert starts(machine, machine.lost({4: 0})) == {0: 5, 1: 5, 2: 5, 3: 7, 4: 1, 5: 1}
 
 
 def test_a_rollback_by_hand_takes_all_back_but_what_sinks_have_published() -> None:
-    machine = RecoveryMachine(GRAPH, Record(ZEROS), tuple)
+    machine = RecoveryMachine(GRAPH, RecoveryRecord(ZEROS), tuple)
     assert starts(machine, machine.rollback(4, {})) == {0: 2, 1: 2, 2: 2, 3: 7, 4: 1, 5: 1}
     assert machine.record.limits == {0: 4, 1: 4, 2: 4, 4: 4}
     assert record_from(to_plain(machine.record)) == machine.record
 
 
 def test_a_controller_that_restarts_finishes_a_rollback_by_hand() -> None:
-    machine = RecoveryMachine(GRAPH, Record(ZEROS), tuple)
+    machine = RecoveryMachine(GRAPH, RecoveryRecord(ZEROS), tuple)
     machine.rollback(6, {})
     again = RecoveryMachine(GRAPH, machine.record, tuple)
     assert starts(again, again.lost(machine.record.incarnations)) == {
@@ -196,9 +208,9 @@ def test_a_controller_that_restarts_finishes_a_rollback_by_hand() -> None:
 
 
 def test_a_rollback_to_what_is_gone_is_refused_and_all_start_from_the_newest() -> None:
-    machine = RecoveryMachine(GRAPH, Record(ZEROS), tuple)
+    machine = RecoveryMachine(GRAPH, RecoveryRecord(ZEROS), tuple)
     effects = answered(machine, machine.rollback(1, {}))
-    assert isinstance(effects[0], Persist)
+    assert isinstance(effects[0], PersistRecord)
     assert isinstance(effects[1], Refuse)
     assert not any(isinstance(effect, GiveUp) for effect in effects)
     assert {e.node: e.start.completed for e in effects if isinstance(e, StartNode)}[1] == 8

@@ -11,9 +11,9 @@ from penstock.core.control.controller import (
     ControllerMachine,
     Ended,
     EndHosts,
+    FlowPhase,
     Go,
     LeaveHosts,
-    Phase,
     StopSources,
 )
 from penstock.errors import HostLostError, PenstockError
@@ -33,7 +33,7 @@ def running() -> ControllerMachine:
         made.registered(host, f"h{host}")
     for host in (0, 1, 2):
         made.ready(host)
-    assert made.phase is Phase.RUNNING
+    assert made.phase is FlowPhase.RUNNING
     return made
 
 
@@ -43,7 +43,7 @@ def test_hosts_are_assigned_when_the_last_one_has_registered() -> None:
     assert made.registered(0, "b") == []
     assert made.missing == [2]
     assert made.registered(2, "c") == [Assign({1: "a", 0: "b", 2: "c"})]
-    assert made.phase is Phase.PREPARING
+    assert made.phase is FlowPhase.PREPARING
     assert made.missing == [0, 1, 2]
 
 
@@ -90,18 +90,18 @@ def test_the_flow_ends_when_all_nodes_are_finished_and_all_hosts_gone() -> None:
     assert made.node_finished(10) == []
     assert made.node_finished(10) == []
     assert made.node_finished(11) == [EndHosts()]
-    assert made.phase is Phase.ENDING
+    assert made.phase is FlowPhase.ENDING
     assert made.host_ended(0, None) == []
     assert made.host_ended(1, None) == []
     assert made.host_ended(2, None) == [Ended(None)]
-    assert made.phase is Phase.ENDED
+    assert made.phase is FlowPhase.ENDED
     assert made.host_ended(2, None) == []
 
 
 def test_stop_drains_before_it_ends() -> None:
     made = running()
     assert made.stop_asked(1000) == [StopSources()]
-    assert made.phase is Phase.DRAINING
+    assert made.phase is FlowPhase.DRAINING
     assert made.stop_asked(1001) == []
     assert made.time_passed(1099) == []
     assert made.node_finished(10) == []
@@ -144,7 +144,7 @@ def test_a_flow_that_did_not_start_yet_stops_at_once() -> None:
     made = machine()
     assert made.stop_asked(0) == [EndHosts()]
     made.registered(0, "late")
-    assert made.phase is Phase.ENDING
+    assert made.phase is FlowPhase.ENDING
 
 
 def test_the_first_failure_ends_the_flow_and_is_kept() -> None:

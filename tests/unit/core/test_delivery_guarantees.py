@@ -5,26 +5,26 @@ import pytest
 from penstock.core.delivery.costs import break_even_bytes, cost_of
 from penstock.core.delivery.guarantees import (
     PROMISES,
-    Failure,
+    FailureClass,
     Guarantee,
-    Member,
+    GuaranteedStage,
     guarantee_named,
     resolve,
 )
 from penstock.core.delivery.ids import ParcelId, Role, derive
-from penstock.core.delivery.replicated import Replicated, Sharing
+from penstock.core.delivery.replicated import ReplicaSettings, Sharing
 from penstock.core.delivery.routing import RoutingKind, Stages, routing_named
 from penstock.errors import GraphError, SettingsError
 
 MOST, LEAST, EXACT = Guarantee.AT_MOST_ONCE, Guarantee.AT_LEAST_ONCE, Guarantee.EXACTLY_ONCE
 
 
-def chain(**guarantees: Guarantee) -> dict[str, Member]:
+def chain(**guarantees: Guarantee) -> dict[str, GuaranteedStage]:
     return {
-        "source": Member("source", ("parse",), guarantees.get("source")),
-        "parse": Member("parse", ("ledger", "metrics"), guarantees.get("parse")),
-        "ledger": Member("ledger", (), guarantees.get("ledger")),
-        "metrics": Member("metrics", (), guarantees.get("metrics")),
+        "source": GuaranteedStage("source", ("parse",), guarantees.get("source")),
+        "parse": GuaranteedStage("parse", ("ledger", "metrics"), guarantees.get("parse")),
+        "ledger": GuaranteedStage("ledger", (), guarantees.get("ledger")),
+        "metrics": GuaranteedStage("metrics", (), guarantees.get("metrics")),
     }
 
 
@@ -55,11 +55,17 @@ def test_a_promise_cannot_be_gained_on_the_way(weak: Guarantee, reason: str) -> 
 
 
 def test_sources_and_sinks_have_to_be_able_to() -> None:
-    socket = {"in": Member("in", ("out",), replayable=False), "out": Member("out")}
+    socket = {
+        "in": GuaranteedStage("in", ("out",), replayable=False),
+        "out": GuaranteedStage("out"),
+    }
     assert resolve(MOST, socket)["in"] is MOST
     with pytest.raises(SettingsError, match="cannot be read again"):
         resolve(LEAST, socket)
-    console = {"in": Member("in", ("out",)), "out": Member("out", idempotent=False)}
+    console = {
+        "in": GuaranteedStage("in", ("out",)),
+        "out": GuaranteedStage("out", idempotent=False),
+    }
     assert resolve(LEAST, console)["out"] is LEAST
     with pytest.raises(SettingsError, match="cannot tell what it has"):
         resolve(EXACT, console)
@@ -67,14 +73,14 @@ def test_sources_and_sinks_have_to_be_able_to() -> None:
 
 def test_loops_and_unknown_stages() -> None:
     loop = {
-        "a": Member("a", ("b",)),
-        "b": Member("b", ("c", "d")),
-        "c": Member("c", ("b",)),
-        "d": Member("d", guarantee=LEAST),
+        "a": GuaranteedStage("a", ("b",)),
+        "b": GuaranteedStage("b", ("c", "d")),
+        "c": GuaranteedStage("c", ("b",)),
+        "d": GuaranteedStage("d", guarantee=LEAST),
     }
     assert set(resolve(EXACT, loop).values()) == {LEAST}
     with pytest.raises(GraphError, match="not in the flow"):
-        resolve(EXACT, {"a": Member("a", ("x",))})
+        resolve(EXACT, {"a": GuaranteedStage("a", ("x",))})
 
 
 def test_each_guarantee_does_only_its_work() -> None:
@@ -82,12 +88,12 @@ def test_each_guarantee_does_only_its_work() -> None:
     assert LEAST.work.logs
     assert not LEAST.work.dedup
     assert all(EXACT.work[:3])
-    assert Replicated(LEAST).sharing is Sharing.NOTHING
-    assert Replicated(EXACT).sharing is Sharing.RECORDS
+    assert ReplicaSettings(LEAST).sharing is Sharing.NOTHING
+    assert ReplicaSettings(EXACT).sharing is Sharing.RECORDS
 
 
 def test_every_class_of_failure_has_its_promise() -> None:
-    assert all(set(PROMISES[guarantee]) == set(Failure) for guarantee in Guarantee)
+    assert all(set(PROMISES[guarantee]) == set(FailureClass) for guarantee in Guarantee)
     assert not any(may.double for may in PROMISES[MOST].values())
     assert not any(may.double for may in PROMISES[EXACT].values())
 
@@ -101,9 +107,9 @@ def test_names() -> None:
     with pytest.raises(SettingsError, match=r"hash\(column\)"):
         routing_named("hash")
     with pytest.raises(SettingsError, match="at least one stage"):
-        Replicated(depth=0)
+        ReplicaSettings(depth=0)
     with pytest.raises(SettingsError, match="choose one"):
-        Replicated(mirrored=True, acknowledged=True)
+        ReplicaSettings(mirrored=True, acknowledged=True)
 
 
 def test_ids_and_routes_never_change() -> None:

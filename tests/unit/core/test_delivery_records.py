@@ -7,21 +7,21 @@ from penstock.core.delivery.messages import (
     Ask,
     Body,
     Collect,
-    Deliver,
+    DeliverParcels,
     Effect,
     Envelope,
     HandedOver,
     Parcel,
-    Process,
+    ProcessParcel,
     Refused,
-    Send,
+    SendEnvelope,
     Share,
     Shared,
     Taken,
     size_bytes,
 )
 from penstock.core.delivery.records import ReplicaMachine
-from penstock.core.delivery.replicated import Replicated
+from penstock.core.delivery.replicated import ReplicaSettings
 from penstock.core.delivery.routing import Seat, Stages
 from penstock.core.delivery.tables import SETTLED
 
@@ -31,26 +31,28 @@ STAGES = Stages({0: 1, 1: 2, 2: 1}, {0: (1,), 1: (2,)})
 ID = derive(ParcelId(SOURCE, 1), FIRST)
 
 
-def machine(host: int, settings: Replicated | None = None) -> ReplicaMachine:
+def machine(host: int, settings: ReplicaSettings | None = None) -> ReplicaMachine:
     members = {1: (1,), 2: (2, 3), 3: (2, 3), 4: (4,)}[host]
-    return ReplicaMachine(host, settings or Replicated(), STAGES, SEATS, {}, members)
+    return ReplicaMachine(host, settings or ReplicaSettings(), STAGES, SEATS, {}, members)
 
 
 def bodies(effects: list[Effect], kind: type[Body]) -> list[Envelope]:
     return [
-        e.envelope for e in effects if isinstance(e, Send) and isinstance(e.envelope.body, kind)
+        e.envelope
+        for e in effects
+        if isinstance(e, SendEnvelope) and isinstance(e.envelope.body, kind)
     ]
 
 
 def deliver(target: Role = FIRST, incarnation: int = 1) -> Envelope:
-    body = Deliver((Parcel(ID, ("row",), 100),))
+    body = DeliverParcels((Parcel(ID, ("row",), 100),))
     return Envelope(1, SOURCE, incarnation, target, 1, body)
 
 
 def test_the_origin_is_told_after_the_siblings() -> None:
     replica = machine(2)
     effects = replica.received(deliver())
-    assert [type(effect) for effect in effects] == [Process]
+    assert [type(effect) for effect in effects] == [ProcessParcel]
     effects = replica.speak()
     [share] = bodies(effects, Share)
     assert bodies(effects, Acknowledge) == []
@@ -67,24 +69,24 @@ def shared(replica: ReplicaMachine) -> Envelope:
 
 
 def test_records_carry_no_rows_unless_mirrored() -> None:
-    plain, mirror = shared(machine(2)), shared(machine(2, Replicated(mirrored=True)))
+    plain, mirror = shared(machine(2)), shared(machine(2, ReplicaSettings(mirrored=True)))
     assert size_bytes(mirror.body) - size_bytes(plain.body) == 100
 
 
 def test_a_duplicate_is_not_worked_on_again() -> None:
     replica = machine(2)
     replica.received(deliver())
-    assert not any(isinstance(effect, Process) for effect in replica.received(deliver()))
-    careless = machine(2, Replicated(Guarantee.AT_LEAST_ONCE))
+    assert not any(isinstance(effect, ProcessParcel) for effect in replica.received(deliver()))
+    careless = machine(2, ReplicaSettings(Guarantee.AT_LEAST_ONCE))
     careless.received(deliver())
-    assert any(isinstance(effect, Process) for effect in careless.received(deliver()))
+    assert any(isinstance(effect, ProcessParcel) for effect in careless.received(deliver()))
 
 
 def test_at_most_once_keeps_nothing() -> None:
-    source = machine(1, Replicated(Guarantee.AT_MOST_ONCE))
+    source = machine(1, ReplicaSettings(Guarantee.AT_MOST_ONCE))
     effects = source.read(SOURCE, {FIRST: Parcel(ID, (), 10)})
-    assert [type(effect) for effect in effects] == [Send]
-    assert source.players[SOURCE].entries == {}
+    assert [type(effect) for effect in effects] == [SendEnvelope]
+    assert source.players[SOURCE].tables.entries == {}
     assert source.rewired(FIRST, Seat(3, 2), 2) == []
 
 
@@ -92,17 +94,17 @@ def test_an_origin_keeps_what_it_sent_until_it_is_settled() -> None:
     source = machine(1)
     source.read(SOURCE, {FIRST: Parcel(ID, (), 10)})
     source.received(Envelope(2, FIRST, 1, SOURCE, 1, Acknowledge(((ID, 0),))))
-    assert list(source.players[SOURCE].entries) == [ID]
+    assert list(source.players[SOURCE].tables.entries) == [ID]
     again = source.received(Envelope(3, FIRST, 2, SOURCE, 1, Ask((ID,))))
-    assert bodies(again, Deliver)[0].target_incarnation == 2
+    assert bodies(again, DeliverParcels)[0].target_incarnation == 2
     source.received(Envelope(3, FIRST, 2, SOURCE, 1, Acknowledge(((ID, SETTLED),))))
-    assert source.players[SOURCE].entries == {}
+    assert source.players[SOURCE].tables.entries == {}
 
 
 def test_what_was_never_acknowledged_is_sent_again_to_the_next_player() -> None:
     source = machine(1)
     source.read(SOURCE, {FIRST: Parcel(ID, (), 10)})
-    [again] = bodies(source.rewired(FIRST, Seat(3, 2), 2), Deliver)
+    [again] = bodies(source.rewired(FIRST, Seat(3, 2), 2), DeliverParcels)
     assert (again.target, again.target_incarnation) == (FIRST, 2)
 
 
@@ -134,10 +136,10 @@ def test_a_role_is_handed_over_with_everything_and_what_comes_later_follows() ->
     effects = first.processed(FIRST, 1, ID, {SINK: Parcel(ID, (), 10)})
     [state] = bodies(effects, HandedOver)
     assert Taken(FIRST, 2) in second.received(state)
-    assert list(second.players[FIRST].works) == [ID]
-    assert len(second.players[FIRST].entries) == 1
+    assert list(second.players[FIRST].tables.works) == [ID]
+    assert len(second.players[FIRST].tables.entries) == 1
     [late] = first.received(deliver())
-    assert isinstance(late, Send)
+    assert isinstance(late, SendEnvelope)
     assert (late.host, late.envelope.target_incarnation) == (3, 2)
 
 
@@ -145,7 +147,7 @@ def test_many_parcels_are_shared_and_told_of_in_one_message() -> None:
     replica = machine(2)
     for number in range(1, 6):
         parcel = Parcel(derive(ParcelId(SOURCE, number), FIRST), ("row",), 100)
-        replica.received(Envelope(1, SOURCE, 1, FIRST, 1, Deliver((parcel,))))
+        replica.received(Envelope(1, SOURCE, 1, FIRST, 1, DeliverParcels((parcel,))))
     [share] = bodies(replica.speak(), Share)
     assert len(share.body.records) == 5
     assert replica.speak() == []
@@ -158,7 +160,7 @@ def test_a_sink_hands_its_role_over_with_what_it_has_not_published() -> None:
     """What it waits for would come to the next player only."""
     sink = machine(4)
     here = derive(ID, SINK)
-    sink.received(Envelope(2, FIRST, 1, SINK, 1, Deliver((Parcel(here, ("row",), 100),))))
+    sink.received(Envelope(2, FIRST, 1, SINK, 1, DeliverParcels((Parcel(here, ("row",), 100),))))
     effects = sink.hand_over(SINK, Seat(5, 2))
     [state] = bodies(effects, HandedOver)
     work = state.body.state.works[here]

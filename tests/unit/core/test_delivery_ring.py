@@ -10,7 +10,7 @@ from penstock.core.control.host_orders import (
 from penstock.core.control.ring_controller import RingController
 from penstock.core.control.ring_record import PersistRing, RingControllerEffect, RingRecord, Tell
 from penstock.core.delivery.ids import Role
-from penstock.core.delivery.ring import Report, RingMember, SendPing, SendPong
+from penstock.core.delivery.ring import RingMember, SendPing, SendPong, TellSilence
 from penstock.core.delivery.routing import NO_HOST, Seat
 
 
@@ -46,9 +46,9 @@ def test_whoever_slept_suspects_itself_first() -> None:
     one = RingMember(1, 50, 150)
     one.rewired(2, 0)
     one.time_passed(0, 0)
-    assert not any(isinstance(effect, Report) for effect in one.time_passed(10_000, 0))
+    assert not any(isinstance(effect, TellSilence) for effect in one.time_passed(10_000, 0))
     later = [effect for now in (10_050, 10_100, 10_150) for effect in one.time_passed(now, 0)]
-    assert [effect.host for effect in later if isinstance(effect, Report)] == [2]
+    assert [effect.host for effect in later if isinstance(effect, TellSilence)] == [2]
 
 
 def test_where_answers_come_late_now_and_then_the_deadline_is_longer() -> None:
@@ -63,7 +63,7 @@ def test_where_answers_come_late_now_and_then_the_deadline_is_longer() -> None:
     def silent_from(begin: int) -> int:
         """When silence is reported."""
         for now in range(begin, begin + 10_000, 10):
-            if any(isinstance(effect, Report) for effect in one.time_passed(now, 0)):
+            if any(isinstance(effect, TellSilence) for effect in one.time_passed(now, 0)):
                 return now
         raise AssertionError("never reported")
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.graph import Connector, GraphBuilder, LogicalGraph, Loop, Stage, StageKind
+from penstock.core.graph import (
+    Connector,
+    GraphBuilder,
+    GraphStage,
+    LogicalGraph,
+    LoopContext,
+    StageKind,
+)
 from penstock.errors import GraphError
 
 
@@ -129,17 +136,22 @@ def test_skipping_a_level_of_nesting_is_refused() -> None:
 @pytest.mark.parametrize(
     ("graph", "reason"),
     [
-        (([Stage("a"), Stage("a")],), "two stages or connectors are called 'a'"),
-        (([Stage("a", loop="x")],), "loop 'x', which is not defined"),
-        (([Stage("a", StageKind.INGRESS)],), "ingress 'a' names no loop"),
-        (([Stage("a", StageKind.INPUT, "x")], (), [Loop("x")]), "inside loop 'x'; inputs bring"),
-        (([], (), [Loop("x"), Loop("x")]), "two loops are called 'x'"),
-        (([], (), [Loop("x", "y"), Loop("y", "x")]), "inside itself"),
-        (([], (), [Loop("x", "y")]), "inside 'y', which is not defined"),
-        (([Stage("a")], [Connector("c", "a", "c")]), "'c', which is not a stage"),
+        (([GraphStage("a"), GraphStage("a")],), "two stages or connectors are called 'a'"),
+        (([GraphStage("a", loop="x")],), "loop 'x', which is not defined"),
+        (([GraphStage("a", StageKind.INGRESS)],), "ingress 'a' names no loop"),
+        (
+            ([GraphStage("a", StageKind.INPUT, "x")], (), [LoopContext("x")]),
+            "inside loop 'x'; inputs bring",
+        ),
+        (([], (), [LoopContext("x"), LoopContext("x")]), "two loops are called 'x'"),
+        (([], (), [LoopContext("x", "y"), LoopContext("y", "x")]), "inside itself"),
+        (([], (), [LoopContext("x", "y")]), "inside 'y', which is not defined"),
+        (([GraphStage("a")], [Connector("c", "a", "c")]), "'c', which is not a stage"),
     ],
 )
-def test_definitions_that_make_no_sense_are_refused(graph: tuple[list[Stage]], reason: str) -> None:
+def test_definitions_that_make_no_sense_are_refused(
+    graph: tuple[list[GraphStage]], reason: str
+) -> None:
     with pytest.raises(GraphError, match=reason):
         LogicalGraph(*graph)
 

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.bench.monitor import bench_monitor
 from penstock.core.rollback.cascades import StageEdge, Trouble, cascades
-from penstock.core.rollback.metadata import Edge, Kept, Offer, RollbackGraph, Witness
+from penstock.core.rollback.metadata import Edge, NodeMetadata, Offer, RollbackGraph, Witness
 from penstock.core.rollback.monitor import SpanMonitor
 from penstock.core.rollback.regimes import (
     BATCH,
@@ -14,11 +14,11 @@ from penstock.core.rollback.regimes import (
     EPHEMERAL_LOGGED,
     REPLICATED,
     SOURCE,
-    Regime,
+    RollbackRegime,
     lazy,
 )
 from penstock.core.rollback.solver import Cause, Reason, solve
-from penstock.core.rollback.spans import EMPTY, TOP, Numbered, Span
+from penstock.core.rollback.spans import EMPTY, TOP, NumberedTime, Span
 from penstock.core.rollback.transformers import (
     ENTERING,
     LEAVING,
@@ -35,7 +35,7 @@ E = Span.epoch
 SOURCE_NODE = SOURCE.kept(9).alive(discarded=EMPTY)
 
 
-def live(regime: Regime, completed: int, *checkpoints: int) -> Kept:
+def live(regime: RollbackRegime, completed: int, *checkpoints: int) -> NodeMetadata:
     gone = EMPTY if regime.keeps_output else None
     return regime.kept(completed, checkpoints).alive(
         E(completed + 1), discarded=gone, complete=E(completed)
@@ -55,7 +55,7 @@ def live(regime: Regime, completed: int, *checkpoints: int) -> Kept:
     ],
 )
 def test_a_failed_node_goes_back_as_far_as_its_regime_says(
-    regime: Regime, failed: Span, child: Span
+    regime: RollbackRegime, failed: Span, child: Span
 ) -> None:
     graph = RollbackGraph(3, [Edge(0, 1, logged=True), Edge(1, 2)])
     found = solve(graph, [SOURCE_NODE, regime.kept(6, [0, 4]), live(EAGER, 7)])
@@ -87,33 +87,39 @@ def test_what_was_under_way_to_a_live_child_is_made_again() -> None:
 def test_a_causal_node_that_can_replay_does_not_force_its_child_back() -> None:
     # The source's messages 1 and 2 became the node's messages 1 and 2; the child has both.
     graph = RollbackGraph(3, [Edge(0, 1, UNKNOWN, logged=True), Edge(1, 2, UNKNOWN)])
-    source = Kept.spans(EMPTY).alive(discarded=EMPTY)
-    made = tuple(Witness(1, Numbered(1, n), ((0, Numbered(0, n)),)) for n in (1, 2))
-    child = Kept((Offer(EMPTY),), {1: frozenset({Numbered(1, 1), Numbered(1, 2)})}).alive()
-    failed = Kept((Offer(EMPTY),), {0: frozenset()}, witnesses=made)
+    source = NodeMetadata.spans(EMPTY).alive(discarded=EMPTY)
+    made = tuple(Witness(1, NumberedTime(1, n), ((0, NumberedTime(0, n)),)) for n in (1, 2))
+    child = NodeMetadata(
+        (Offer(EMPTY),), {1: frozenset({NumberedTime(1, 1), NumberedTime(1, 2)})}
+    ).alive()
+    failed = NodeMetadata((Offer(EMPTY),), {0: frozenset()}, witnesses=made)
     assert solve(graph, [source, failed, child]).spans == (TOP, EMPTY, TOP)
-    forgotten = Kept((Offer(EMPTY),), {0: frozenset()}, witnesses=made[:1])
+    forgotten = NodeMetadata((Offer(EMPTY),), {0: frozenset()}, witnesses=made[:1])
     assert solve(graph, [source, forgotten, child]).spans == (TOP, EMPTY, EMPTY)
     # If the source itself comes back otherwise, a replay cannot help.
-    lost = Kept.spans(EMPTY)
+    lost = NodeMetadata.spans(EMPTY)
     assert solve(graph, [lost, failed, child]).spans == (EMPTY, EMPTY, EMPTY)
 
 
 def test_a_chain_of_causal_nodes_replays_through_all_of_it() -> None:
     graph = RollbackGraph(4, [Edge(0, 1, UNKNOWN, True), Edge(1, 2, UNKNOWN), Edge(2, 3, UNKNOWN)])
-    one = Kept((Offer(EMPTY),), {0: frozenset()}, witnesses=(Witness(1, Time(1), ((0, Time(1)),)),))
-    two = Kept((Offer(EMPTY),), {1: frozenset()}, witnesses=(Witness(2, Time(1), ((1, Time(1)),)),))
-    child = Kept((Offer(EMPTY),), {2: frozenset({Time(1)})}).alive(E(1))
-    source = Kept.spans(EMPTY).alive(discarded=EMPTY)
+    one = NodeMetadata(
+        (Offer(EMPTY),), {0: frozenset()}, witnesses=(Witness(1, Time(1), ((0, Time(1)),)),)
+    )
+    two = NodeMetadata(
+        (Offer(EMPTY),), {1: frozenset()}, witnesses=(Witness(2, Time(1), ((1, Time(1)),)),)
+    )
+    child = NodeMetadata((Offer(EMPTY),), {2: frozenset({Time(1)})}).alive(E(1))
+    source = NodeMetadata.spans(EMPTY).alive(discarded=EMPTY)
     assert solve(graph, [source, one, two, child]).spans[3] is TOP
-    gone = Kept((Offer(EMPTY),), {0: frozenset()})
+    gone = NodeMetadata((Offer(EMPTY),), {0: frozenset()})
     assert solve(graph, [source, gone, two, child]).spans[3] == EMPTY
 
 
 def test_a_message_made_from_itself_is_refused() -> None:
     graph = RollbackGraph(1, [Edge(0, 0)])
     circular = (Witness(0, Time(1), ((0, Time(1)),)),)
-    kept = Kept((Offer(EMPTY),), {0: frozenset({Time(1)})}, witnesses=circular)
+    kept = NodeMetadata((Offer(EMPTY),), {0: frozenset({Time(1)})}, witnesses=circular)
     with pytest.raises(GraphError, match="made from itself"):
         solve(graph, [kept])
 
@@ -122,36 +128,36 @@ def test_a_loop_goes_back_to_an_iteration() -> None:
     body = [Edge(0, 1, ENTERING, True), Edge(1, 1, TURNING), Edge(1, 2, LEAVING)]
     graph = RollbackGraph(3, body)
     inside = Span.of(Time(3, (CONVERGED,)), Time(4, (2,)))
-    loop = Kept((Offer(EMPTY), Offer(E(2, 1)), Offer(inside, discarded=EMPTY)))
+    loop = NodeMetadata((Offer(EMPTY), Offer(E(2, 1)), Offer(inside, discarded=EMPTY)))
     after = live(EAGER, 3)
     assert solve(graph, [SOURCE_NODE, loop, after]).spans == (TOP, inside, E(3))
 
 
 def test_epochs_become_sequence_numbers() -> None:
     graph = RollbackGraph(2, [Edge(0, 1, epochs_to_numbers(0, {3: 10, 4: 14, 5: 20}))])
-    numbers = [Span.of(Numbered(0, n)) for n in (8, 12, 16)]
-    billing = Kept((Offer(EMPTY), *(Offer(span) for span in numbers)))
+    numbers = [Span.of(NumberedTime(0, n)) for n in (8, 12, 16)]
+    billing = NodeMetadata((Offer(EMPTY), *(Offer(span) for span in numbers)))
     assert solve(graph, [BATCH.kept(4), billing]).spans == (E(4), numbers[1])
 
 
 def test_metadata_that_make_no_sense_are_refused() -> None:
     graph = RollbackGraph(2, [Edge(0, 1, Custom("odd", lambda s: E(5 - (s.scalar or 0))))])
     with pytest.raises(GraphError, match="odd of the edge from 0 to 1 is not monotone"):
-        solve(graph, [Kept.spans(E(1), E(2)), Kept.spans(EMPTY)])
+        solve(graph, [NodeMetadata.spans(E(1), E(2)), NodeMetadata.spans(EMPTY)])
     with pytest.raises(GraphError, match="each must have all of the one before"):
-        solve(graph, [Kept.spans(E(2), E(1)), Kept.spans(EMPTY)])
+        solve(graph, [NodeMetadata.spans(E(2), E(1)), NodeMetadata.spans(EMPTY)])
     with pytest.raises(GraphError, match="metadata of 1"):
-        solve(graph, [Kept.spans(EMPTY)])
+        solve(graph, [NodeMetadata.spans(EMPTY)])
     with pytest.raises(GraphError, match="nodes go from 0 to 1"):
         RollbackGraph(2, [Edge(0, 2)])
     with pytest.raises(GraphError, match="must grow"):
         Recorded([(E(2), E(2)), (E(1), E(3))])
     with pytest.raises(GraphError, match="sequence number"):
-        ENTERING.fixed(Span.of(Numbered(0, 1)))
+        ENTERING.fixed(Span.of(NumberedTime(0, 1)))
     with pytest.raises(SettingsError, match="from 1 up"):
         lazy(0)
     with pytest.raises(InvariantError, match="before its oldest offer"):
-        solve(RollbackGraph(2, [Edge(0, 1)]), [Kept.spans(EMPTY), Kept.spans(E(3))])
+        solve(RollbackGraph(2, [Edge(0, 1)]), [NodeMetadata.spans(EMPTY), NodeMetadata.spans(E(3))])
 
 
 def test_the_monitor_frees_what_no_failure_can_ask_for() -> None:
@@ -185,7 +191,7 @@ def test_the_monitor_refuses_what_would_lower_a_low_watermark() -> None:
     monitor.offer(0, Offer(E(2)))
     monitor.advance()
     with pytest.raises(GraphError, match="go on offering its low-watermark"):
-        monitor.learn(0, Kept.spans(E(1)))
+        monitor.learn(0, NodeMetadata.spans(E(1)))
     with pytest.raises(GraphError, match="only what is durable"):
         monitor.offer(0, Offer(TOP))
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from penstock.engine.driver import command_channel as control
-from penstock.engine.driver.command_channel import ControlServer, Driver, call, find_driver
+from penstock.engine.driver.command_channel import ControlServer, DriverAddress, call, find_driver
 from penstock.errors import PenstockError, SettingsError, TransientError
 
 
@@ -134,7 +134,7 @@ def test_a_temporary_directory_with_a_long_name_is_avoided(
 
 def test_a_driver_on_another_machine_is_named() -> None:
     with pytest.raises(SettingsError, match="process 7 on elsewhere"):
-        call(Driver(7, "elsewhere", "/none"), "status")
+        call(DriverAddress(7, "elsewhere", "/none"), "status")
 
 
 def test_targets_that_are_no_flow_are_refused(tmp_path: Path) -> None:

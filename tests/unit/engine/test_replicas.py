@@ -20,13 +20,13 @@ from penstock.core.delivery.messages import (
     HandedOver,
     Introduced,
     Parcel,
-    Record,
+    ParcelRecord,
     Refused,
     Share,
     Shared,
 )
 from penstock.core.delivery.player import RoleState
-from penstock.core.delivery.tables import Entry, RecordTable, Work
+from penstock.core.delivery.tables import Entry, HeldParcel, RecordTable
 from penstock.engine.host.replicas.cargo import Cargo, pack, unpack
 from penstock.engine.host.replicas.source import numbered, position_at
 from penstock.errors import SettingsError
@@ -156,10 +156,10 @@ PARCEL = Parcel(ID, Cargo(3, 5, 6, True, 4, None, 99, ROWS_OF), 16)
     [
         Acknowledge(((ID, 2),)),
         Floors({SOURCE: 4}),
-        Share(3, (Record(ID, SOURCE, 0),), {SOURCE: 2}, True),
+        Share(3, (ParcelRecord(ID, SOURCE, 0),), {SOURCE: 2}, True),
         Shared(3, 70_000),
-        Collected(9, (Record(ID, SOURCE, 255),), {}),
-        Introduced(9, ((HERE, 4, (Record(ID, SOURCE, 0),), {SOURCE: 1}),)),
+        Collected(9, (ParcelRecord(ID, SOURCE, 255),), {}),
+        Introduced(9, ((HERE, 4, (ParcelRecord(ID, SOURCE, 0),), {SOURCE: 1}),)),
         Ask(None),
         Ask((ID,)),
         Refused(HERE, 8),
@@ -173,8 +173,8 @@ def test_what_is_packed_comes_back(body: Body) -> None:
 def test_a_role_that_is_handed_over_comes_with_its_rows() -> None:
     entry = Entry(PARCEL, THERE, ParcelId(SOURCE, 7), 0, 4, 2, (6,))
     state = RoleState(
-        RecordTable({ID: Record(ID, SOURCE, 0)}, {SOURCE: 3}),
-        {ID: Work(SOURCE, PARCEL, {ID: 0}, told=0)},
+        RecordTable({ID: ParcelRecord(ID, SOURCE, 0)}, {SOURCE: 3}),
+        {ID: HeldParcel(SOURCE, PARCEL, {ID: 0}, told=0)},
         {ID: entry},
         {SOURCE: None},
         {SOURCE: {SOURCE: 2}},

@@ -126,9 +126,9 @@ def test_messages_arrive_in_order_with_their_rows(ends: Ends) -> None:
 
 
 def test_three_hosts_send_to_each_other(ends: Ends) -> None:
-    everybody = [ends(host) for host in (1, 2, 3)]
-    join(*everybody)
-    pairs = [(one, two) for one in everybody for two in everybody if one is not two]
+    all_ends = [ends(host) for host in (1, 2, 3)]
+    join(*all_ends)
+    pairs = [(one, two) for one in all_ends for two in all_ends if one is not two]
     for number in range(200):
         for one, two in pairs:
             one.send(two.transport.host, number)
@@ -178,7 +178,7 @@ def test_a_peer_that_hangs_up_is_called_again(ends: Ends) -> None:
         rude.shutdown()
 
 
-def test_drain_gives_up_when_nobody_answers(ends: Ends) -> None:
+def test_drain_gives_up_when_the_peer_does_not_answer(ends: Ends) -> None:
     one = ends(1)
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))

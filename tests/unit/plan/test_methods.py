@@ -8,7 +8,7 @@ import random
 import pytest
 
 from penstock.bench.topologies import random_chain, random_dag, random_tree
-from penstock.core.plan import Configuration, Operator, Topology, recover, solve
+from penstock.core.plan import Configuration, OperatorProfile, OperatorTopology, recover, solve
 from penstock.core.plan import tree_dp as tree_dp_module
 from penstock.core.plan.chain_dp import chain_dp
 from penstock.core.plan.cost import (
@@ -25,11 +25,11 @@ from penstock.core.plan.tree_dp import tree_dp
 from penstock.errors import SettingsError
 
 
-def operator(name: str, *inputs: str, state: float = 10.0, rho: float = 0.1) -> Operator:
-    return Operator(name, 1.0, 0.001, state, 1.0, rho, inputs)
+def operator(name: str, *inputs: str, state: float = 10.0, rho: float = 0.1) -> OperatorProfile:
+    return OperatorProfile(name, 1.0, 0.001, state, 1.0, rho, inputs)
 
 
-DIAMOND = Topology(
+DIAMOND = OperatorTopology(
     (operator("s"), operator("a", "s"), operator("b", "s"), operator("j", "a", "b")),
     input_rate=100.0,
     storage_cost=0.0001,
@@ -37,7 +37,7 @@ DIAMOND = Topology(
 
 
 def test_equations_of_a_chain_by_hand() -> None:
-    chain = Topology((operator("a"), operator("b", "a")), 100.0, 0.0001)
+    chain = OperatorTopology((operator("a"), operator("b", "a")), 100.0, 0.0001)
     plan = Configuration(frozenset({0}), (2.0, 2.0))
     # Two states of 10 twice per unit of time, and 100 tuples of size 1 logged once.
     assert overhead(chain, plan) == pytest.approx(0.0001 * (2 * 10 * 2 + 100))
@@ -76,7 +76,9 @@ def test_the_budget_is_spent_in_full() -> None:
 
 
 def test_stateless_segments_checkpoint_for_nothing() -> None:
-    chain = Topology((operator("a", state=0.0), operator("b", "a", state=0.0)), 100.0, 0.0001)
+    chain = OperatorTopology(
+        (operator("a", state=0.0), operator("b", "a", state=0.0)), 100.0, 0.0001
+    )
     plan = solve(chain, 0.02)
     assert plan.frequency == {"a": math.inf, "b": math.inf}
     assert plan.recovery_time == 0.0
@@ -84,7 +86,7 @@ def test_stateless_segments_checkpoint_for_nothing() -> None:
 
 def test_dp_may_give_everything_to_one_segment() -> None:
     """Equation 3.3 as printed (c' < c) finds nothing with a single step."""
-    chain = Topology((operator("a"), operator("b", "a")), 100.0, 0.0001)
+    chain = OperatorTopology((operator("a"), operator("b", "a")), 100.0, 0.0001)
     found = chain_dp(chain, 0.0101, steps=1)
     assert found is not None
     assert found.anchors == {0}
@@ -106,11 +108,11 @@ def test_recomputed_frequencies_improve_the_dp() -> None:
 
 
 def test_tree_dp_that_forgets_the_passed_up_rate_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    chain = Topology(
+    chain = OperatorTopology(
         (
-            Operator("a", 1.0, 0.05, 1.0, 0.1, 0.1),
-            Operator("b", 0.5, 0.001, 5.0, 1.0, 0.5, ("a",)),
-            Operator("c", 1.0, 0.001, 1.0, 0.1, 0.5, ("b",)),
+            OperatorProfile("a", 1.0, 0.05, 1.0, 0.1, 0.1),
+            OperatorProfile("b", 0.5, 0.001, 5.0, 1.0, 0.5, ("a",)),
+            OperatorProfile("c", 1.0, 0.001, 1.0, 0.1, 0.5, ("b",)),
         ),
         input_rate=100.0,
         storage_cost=0.001,
@@ -139,10 +141,10 @@ def test_tree_dp_needs_a_step_for_each_stateful_operator() -> None:
 
 
 def test_relaxation_lets_a_small_state_checkpoint_more_often() -> None:
-    chain = Topology(
+    chain = OperatorTopology(
         (
-            Operator("small", 1.0, 1e-3, 1.0, 1.0, 1.0),
-            Operator("large", 1.0, 1e-3, 100.0, 1.0, 0.1, ("small",)),
+            OperatorProfile("small", 1.0, 1e-3, 1.0, 1.0, 1.0),
+            OperatorProfile("large", 1.0, 1e-3, 100.0, 1.0, 0.1, ("small",)),
         ),
         input_rate=100.0,
         storage_cost=1e-3,

@@ -15,7 +15,7 @@ from typing import Any
 from penstock.api import regimes
 from penstock.api.flow import Flow, Stream
 from penstock.api.regimes import Regime
-from penstock.bench.random_flows.pieces import EVENT_PIECES, Parameters, Piece, Source
+from penstock.bench.random_flows.pieces import EVENT_PIECES, FlowPiece, Parameters, SourcePiece
 from penstock.bench.random_flows.results import RESULTS, Result
 from penstock.bench.random_flows.rows import Columns
 from penstock.errors import SettingsError
@@ -26,8 +26,8 @@ __all__ = [
     "QUICK",
     "STOP",
     "Drawn",
+    "DrawnPiece",
     "Fault",
-    "Step",
     "build",
     "check",
     "draw",
@@ -37,8 +37,8 @@ __all__ = [
     "result_of",
 ]
 
-SOURCE = Source()
-PIECES: dict[str, Piece] = {one.name: one for one in (SOURCE, *EVENT_PIECES, *RESULTS)}
+SOURCE = SourcePiece()
+PIECES: dict[str, FlowPiece] = {one.name: one for one in (SOURCE, *EVENT_PIECES, *RESULTS)}
 ROWS_MAX = 40_000
 STEPS_MAX = 5
 RESULTS_MAX = 4
@@ -53,7 +53,7 @@ Chosen = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Step:
+class DrawnPiece:
     """A piece in its place; ``inputs`` are numbers of earlier steps."""
 
     piece: str
@@ -80,7 +80,7 @@ class Drawn:
     """A flow, its settings and its faults."""
 
     seed: int
-    steps: tuple[Step, ...]
+    steps: tuple[DrawnPiece, ...]
     options: dict[str, Any]
     regime: Chosen | None
     faults: tuple[Fault, ...]
@@ -93,7 +93,9 @@ class Drawn:
     def from_json(cls, found: dict[str, Any]) -> Drawn:
         """The other way."""
         steps = [
-            Step(one["piece"], tuple(one["inputs"]), one["parameters"], _chosen(one["regime"]))
+            DrawnPiece(
+                one["piece"], tuple(one["inputs"]), one["parameters"], _chosen(one["regime"])
+            )
             for one in found["steps"]
         ]
         faults = [Fault(**{**one, "picks": tuple(one["picks"])}) for one in found["faults"]]
@@ -174,7 +176,7 @@ def check(drawn: Drawn) -> None:
     physical_plan(flow, drawn.options["parallelism"], None, regime, "exactly-once")
 
 
-def models(steps: Sequence[Step]) -> list[Columns]:
+def models(steps: Sequence[DrawnPiece]) -> list[Columns]:
     """What leaves each step, or what its sink must hold."""
     found: list[Columns] = []
     for step in steps:
@@ -183,7 +185,7 @@ def models(steps: Sequence[Step]) -> list[Columns]:
     return found
 
 
-def result_of(step: Step) -> Result | None:
+def result_of(step: DrawnPiece) -> Result | None:
     """The piece of a step that has a sink."""
     piece = PIECES[step.piece]
     return piece if isinstance(piece, Result) else None
@@ -203,16 +205,16 @@ class _Drawing:
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
-        self._steps: list[Step] = []
+        self._steps: list[DrawnPiece] = []
         self._rows: list[int] = []
         self._timed: list[bool] = []
         self._one_way: list[bool] = []
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[DrawnPiece, ...]:
         """Sources, pieces and results; nothing that leads nowhere."""
         chance = self._chance
         for number in range(1 if chance.random() < 0.6 else 2):
-            self._add(Step(SOURCE.name, (), {"number": number, **SOURCE.draw(chance)}))
+            self._add(DrawnPiece(SOURCE.name, (), {"number": number, **SOURCE.draw(chance)}))
         fan_out = None
         if chance.random() < 0.6:
             fan_out = self._some(EVENT_PIECES, lambda one: one.name == "keyBy", 0)
@@ -230,8 +232,8 @@ class _Drawing:
 
     def _some(
         self,
-        pieces: Sequence[Piece],
-        fits: Callable[[Piece], bool] = lambda _: True,
+        pieces: Sequence[FlowPiece],
+        fits: Callable[[FlowPiece], bool] = lambda _: True,
         first: int | None = None,
         below: int | None = None,
     ) -> int | None:
@@ -249,9 +251,9 @@ class _Drawing:
             and (one.inputs < 2 or inputs[0] != inputs[1] or one.name != "union")
         ]
         piece = chance.choices(choice, [one.weight for one in choice])[0]
-        return self._add(Step(piece.name, tuple(inputs[: piece.inputs]), piece.draw(chance)))
+        return self._add(DrawnPiece(piece.name, tuple(inputs[: piece.inputs]), piece.draw(chance)))
 
-    def _add(self, step: Step) -> int | None:
+    def _add(self, step: DrawnPiece) -> int | None:
         rows = len(next(iter(models([*self._steps, step])[-1].values())))
         if rows > ROWS_MAX:
             return None
@@ -263,7 +265,7 @@ class _Drawing:
         return len(self._steps) - 1
 
 
-def reached(steps: Sequence[Step], without: int | None = None) -> tuple[Step, ...]:
+def reached(steps: Sequence[DrawnPiece], without: int | None = None) -> tuple[DrawnPiece, ...]:
     """The steps that lead to a result, all but one of them perhaps; numbered anew."""
     used = [result_of(step) is not None and n != without for n, step in enumerate(steps)]
     for number in range(len(steps) - 1, -1, -1):

@@ -26,13 +26,13 @@ from penstock.bench.random_flows.rows import (
     taken,
 )
 
-__all__ = ["EVENT_PIECES", "Parameters", "Piece", "Source"]
+__all__ = ["EVENT_PIECES", "FlowPiece", "Parameters", "SourcePiece"]
 
 Parameters = dict[str, Any]
 JITTERS_MS = (0, 500, 6_000)
 
 
-class Piece(ABC):
+class FlowPiece(ABC):
     """A named part of a flow."""
 
     name: ClassVar[str]
@@ -59,7 +59,7 @@ class Piece(ABC):
         """What leaves them, or what the sink must hold."""
 
 
-class Source(Piece):
+class SourcePiece(FlowPiece):
     """Rows of a generator, with a watermark that no row is late for."""
 
     name = "source"
@@ -100,7 +100,7 @@ class Source(Piece):
         return self.rows(parameters).columns(np.arange(parameters["rows"], dtype=np.int64))
 
 
-class KeyBy(Piece):
+class KeyByPiece(FlowPiece):
     """An exchange by key."""
 
     name = "keyBy"
@@ -118,7 +118,7 @@ class KeyBy(Piece):
         return inputs[0]
 
 
-class Filter(Piece):
+class FilterPiece(FlowPiece):
     """Some of the rows."""
 
     name = "filter"
@@ -137,7 +137,7 @@ class Filter(Piece):
         return taken(inputs[0], left != 0)
 
 
-class WithColumn(Piece):
+class WithColumnPiece(FlowPiece):
     """Another value."""
 
     name = "withColumn"
@@ -156,7 +156,7 @@ class WithColumn(Piece):
         return {**inputs[0], "v": values}
 
 
-class Select(Piece):
+class SelectPiece(FlowPiece):
     """Columns made of others."""
 
     name = "select"
@@ -170,7 +170,7 @@ class Select(Piece):
         return {**inputs[0], "g": inputs[0]["g"] + inputs[0]["k"]}
 
 
-class Lookup(Piece):
+class LookupPiece(FlowPiece):
     """A small fixed table; keys that it lacks are dropped."""
 
     name = "lookup"
@@ -191,7 +191,7 @@ class Lookup(Piece):
         return {**kept, "v": kept["v"] + 3 * kept["k"]}
 
 
-class Union(Piece):
+class UnionPiece(FlowPiece):
     """All rows of two streams."""
 
     name = "union"
@@ -206,7 +206,7 @@ class Union(Piece):
         return {name: np.concatenate([one[name] for one in inputs]) for name in EVENT.names}
 
 
-class Distinct(Piece):
+class DistinctPiece(FlowPiece):
     """Each row once, kept for ever."""
 
     name = "distinct"
@@ -221,7 +221,7 @@ class Distinct(Piece):
         return dict(zip(EVENT.names, np.unique(rows, axis=1), strict=True))
 
 
-class DistinctWithin(Distinct):
+class DistinctWithinPiece(DistinctPiece):
     """Each row once, kept for a while: copies have the same event time."""
 
     name = "distinctWithin"
@@ -235,7 +235,7 @@ class DistinctWithin(Distinct):
         return inputs[0].distinct(within=within).name(name)
 
 
-class Persist(Piece):
+class PersistPiece(FlowPiece):
     """A durable edge."""
 
     name = "persist"
@@ -249,7 +249,7 @@ class Persist(Piece):
         return inputs[0]
 
 
-class Join(Piece):
+class JoinPiece(FlowPiece):
     """Rows of two streams with the same ``pair`` and event times not far apart."""
 
     name = "join"
@@ -298,7 +298,7 @@ class Join(Piece):
         return {name: np.concatenate([found[name], alone[name]]) for name in EVENT.names}
 
 
-class Loop(Piece):
+class LoopPiece(FlowPiece):
     """A loop: values are divided until they are 1 or less; each step leaves, or the last one."""
 
     name = "loop"
@@ -340,16 +340,16 @@ def _none() -> Integers:
     return np.empty(0, dtype=np.int64)
 
 
-EVENT_PIECES: tuple[Piece, ...] = (
-    KeyBy(),
-    Filter(),
-    WithColumn(),
-    Select(),
-    Lookup(),
-    Union(),
-    Distinct(),
-    DistinctWithin(),
-    Persist(),
-    Join(),
-    Loop(),
+EVENT_PIECES: tuple[FlowPiece, ...] = (
+    KeyByPiece(),
+    FilterPiece(),
+    WithColumnPiece(),
+    SelectPiece(),
+    LookupPiece(),
+    UnionPiece(),
+    DistinctPiece(),
+    DistinctWithinPiece(),
+    PersistPiece(),
+    JoinPiece(),
+    LoopPiece(),
 )

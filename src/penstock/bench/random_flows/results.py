@@ -14,7 +14,7 @@ from penstock.api import functions as F
 from penstock.api.flow import Stream
 from penstock.api.stream import WindowedStream
 from penstock.api.vertex import Time, Vertex
-from penstock.bench.random_flows.pieces import Parameters, Piece
+from penstock.bench.random_flows.pieces import FlowPiece, Parameters
 from penstock.bench.random_flows.rows import (
     KEYS,
     NULL,
@@ -32,7 +32,7 @@ NUMBER = pa.schema({"k": pa.int64(), "number": pa.int64(), "id": pa.int64()})
 VERTICES = 60
 
 
-class Result(Piece):
+class Result(FlowPiece):
     """A piece that ends in a sink; the sink's folder has the piece's name."""
 
     def compare(self, expected: Columns, found: pa.Table) -> Difference:

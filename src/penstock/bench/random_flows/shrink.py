@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from penstock.bench.random_flows.draw import Drawn, Step, check, reached, result_of
+from penstock.bench.random_flows.draw import Drawn, DrawnPiece, check, reached, result_of
 from penstock.errors import UsageError
 
 __all__ = ["shrink", "smaller"]
@@ -54,7 +54,7 @@ def _with_less(drawn: Drawn) -> Iterator[Drawn]:
             yield replace(drawn, options={**drawn.options, name: least})
 
 
-def _simpler(step: Step) -> Iterator[Step]:
+def _simpler(step: DrawnPiece) -> Iterator[DrawnPiece]:
     if step.regime is not None:
         yield replace(step, regime=None)
     for name, least in (("shards", 1), ("jitter_ms", 0), ("repeats", 1_000_000), ("late", False)):
@@ -62,7 +62,7 @@ def _simpler(step: Step) -> Iterator[Step]:
             yield replace(step, parameters={**step.parameters, name: least})
 
 
-def _without(steps: tuple[Step, ...], number: int) -> list[Step]:
+def _without(steps: tuple[DrawnPiece, ...], number: int) -> list[DrawnPiece]:
     """Who read from a step reads from what that read first; the step itself leads nowhere."""
     instead = steps[number].inputs[0]
     return [

@@ -122,8 +122,8 @@ class TreeClock:
 def path_of(diff: Diff) -> tuple[tuple[int, Stamp], ...]:
     """A diff as a path for :meth:`TreeClock.apply`; completions and origins are left out.
 
-    >>> from penstock.core.causal.diffs import Link, completion
-    >>> path_of((Link(2, (5,), 0), completion(0)))
+    >>> from penstock.core.causal.diffs import DiffLink, completion
+    >>> path_of((DiffLink(2, (5,), 0), completion(0)))
     ((2, (5,)),)
     """
     return tuple((link.node, link.stamp) for link in diff if link.node >= 0)

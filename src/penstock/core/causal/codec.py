@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from penstock.core.causal.clocks import Floor, Position
-from penstock.core.causal.diffs import Diff, Link
+from penstock.core.causal.diffs import Diff, DiffLink
 from penstock.core.causal.logs import Fact
-from penstock.core.causal.reports import Cut, Report, Saved, Start, Stored, Target
-from penstock.core.control.recovery import Record
+from penstock.core.causal.reports import Cut, NodeReport, Saved, Start, Stored, Target
+from penstock.core.control.recovery import RecoveryRecord
 from penstock.errors import InvariantError
 
 __all__ = [
@@ -104,13 +104,13 @@ _NODES = _Codec(lambda nodes: tuple(sorted(nodes)), frozenset)
 _POSITION = _struct(Position, stamp=_STAMP)
 _FLOOR = _struct(Floor, stamp=_STAMP)
 # Links are most of what there is, and plain as they are: a tuple of integers and a stamp.
-_LINK = _Codec(_same, _struct(Link, stamp=_STAMP).decode)
+_LINK = _Codec(_same, _struct(DiffLink, stamp=_STAMP).decode)
 _DIFF = _Codec(tuple, _many(_LINK).decode)
 _FACT = _struct(Fact, stamp=_STAMP, handled=_STAMP)
 _CUT = _struct(Cut)
 _TARGET = _struct(Target, stamp=_STAMP, made_from=_LINK)
 _REPORT = _struct(
-    Report,
+    NodeReport,
     stamp=_STAMP,
     clock=_mapping(_PLAIN, _POSITION),
     floors=_mapping(_PLAIN, _FLOOR),
@@ -137,7 +137,7 @@ _START = _struct(
     cuts=_many(_CUT),
 )
 _RECORD = _struct(
-    Record,
+    RecoveryRecord,
     incarnations=_mapping(_PLAIN, _PLAIN),
     unfinished=_NODES,
     limits=_mapping(_PLAIN, _PLAIN),
@@ -147,15 +147,15 @@ _RECORD = _struct(
 _CODECS: Mapping[type[Any], _Codec] = {
     Position: _POSITION,
     Floor: _FLOOR,
-    Link: _LINK,
+    DiffLink: _LINK,
     Fact: _FACT,
     Cut: _CUT,
     Target: _TARGET,
-    Report: _REPORT,
+    NodeReport: _REPORT,
     Saved: _SAVED,
     Stored: _STORED,
     Start: _START,
-    Record: _RECORD,
+    RecoveryRecord: _RECORD,
     tuple: _DIFF,
 }
 
@@ -163,7 +163,7 @@ _CODECS: Mapping[type[Any], _Codec] = {
 def to_plain(value: object) -> Plain:
     """Any of the types above, or a diff, as plain values.
 
-    >>> to_plain(Position((4,), 1)), to_plain((Link(2, (5,), 0), Link(1, (8,), 0)))[0][1]
+    >>> to_plain(Position((4,), 1)), to_plain((DiffLink(2, (5,), 0), DiffLink(1, (8,), 0)))[0][1]
     (((4,), 1), (5,))
     >>> position_from([[4], 1])
     Position(stamp=(4,), epoch=1)
@@ -186,12 +186,12 @@ def diff_from(plain: Plain) -> Diff:
 
 position_from = _decoder(Position)
 floor_from = _decoder(Floor)
-link_from = _decoder(Link)
+link_from = _decoder(DiffLink)
 fact_from = _decoder(Fact)
 cut_from = _decoder(Cut)
 target_from = _decoder(Target)
-report_from = _decoder(Report)
+report_from = _decoder(NodeReport)
 saved_from = _decoder(Saved)
 stored_from = _decoder(Stored)
 start_from = _decoder(Start)
-record_from = _decoder(Record)
+record_from = _decoder(RecoveryRecord)

@@ -21,13 +21,13 @@ from typing import NamedTuple
 
 from penstock.core.causal.times import Stamp, show
 
-__all__ = ["COMPLETION", "Diff", "Link", "completion", "origin", "pairs", "show_diff"]
+__all__ = ["COMPLETION", "Diff", "DiffLink", "completion", "origin", "pairs", "show_diff"]
 
 COMPLETION = -1
 """Stands where a sender would: the node handled the completion of an epoch."""
 
 
-class Link(NamedTuple):
+class DiffLink(NamedTuple):
     """One node's message: its sender, its stamp, its epoch."""
 
     node: int
@@ -37,7 +37,7 @@ class Link(NamedTuple):
     """In determinants: what the step has noted."""
 
 
-Diff = tuple[Link, ...]
+Diff = tuple[DiffLink, ...]
 
 
 def origin(source: int) -> int:
@@ -49,15 +49,15 @@ def origin(source: int) -> int:
     return -2 - source
 
 
-def completion(epoch: int) -> Link:
+def completion(epoch: int) -> DiffLink:
     """The input that says that an epoch is complete."""
-    return Link(COMPLETION, (epoch,), epoch)
+    return DiffLink(COMPLETION, (epoch,), epoch)
 
 
-def pairs(diff: Diff) -> Iterator[tuple[Link, Link | None]]:
+def pairs(diff: Diff) -> Iterator[tuple[DiffLink, DiffLink | None]]:
     """Each real node's link with what it was made from, if the chain says it.
 
-    >>> [(a.node, b and b.node) for a, b in pairs((Link(2, (5,), 0), Link(1, (8,), 0)))]
+    >>> [(a.node, b and b.node) for a, b in pairs((DiffLink(2, (5,), 0), DiffLink(1, (8,), 0)))]
     [(2, 1), (1, None)]
     """
     for position, link in enumerate(diff):
@@ -68,7 +68,7 @@ def pairs(diff: Diff) -> Iterator[tuple[Link, Link | None]]:
 def show_diff(diff: Diff) -> str:
     """The thesis's notation.
 
-    >>> show_diff((Link(2, (5,), 0), Link(1, (8,), 0), Link(-2, (30, 20), 0)))
+    >>> show_diff((DiffLink(2, (5,), 0), DiffLink(1, (8,), 0), DiffLink(-2, (30, 20), 0)))
     '2:5 [1:8 [rows 20..30]]'
     """
     text = ""

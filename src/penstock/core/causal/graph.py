@@ -9,10 +9,10 @@ from functools import cached_property
 
 from penstock.errors import GraphError
 
-__all__ = ["CausalGraph", "Kind"]
+__all__ = ["CausalGraph", "NodeKind"]
 
 
-class Kind(Enum):
+class NodeKind(Enum):
     """What a node loses when it dies."""
 
     SOURCE = "source"
@@ -34,12 +34,13 @@ class CausalGraph:
     Edges inside a unit are not among ``parents``.  Law: the members of a unit are neighbours in
     ``order``, and have the same descendants.
 
-    >>> graph = CausalGraph({0: Kind.SOURCE, 1: Kind.ORDERED, 2: Kind.SINK}, {1: (0,), 2: (1,)})
+    >>> kinds = {0: NodeKind.SOURCE, 1: NodeKind.ORDERED, 2: NodeKind.SINK}
+    >>> graph = CausalGraph(kinds, {1: (0,), 2: (1,)})
     >>> graph.order, graph.children[0], graph.determined
     ((0, 1, 2), (1,), frozenset())
     """
 
-    kinds: Mapping[int, Kind]
+    kinds: Mapping[int, NodeKind]
     parents: Mapping[int, tuple[int, ...]]
     units: Mapping[int, int] = field(default_factory=dict)
     """The unit of each node in a loop; any number names it."""
@@ -81,7 +82,7 @@ class CausalGraph:
             for node in nodes
         }
         for node in sorted(self.noted):
-            if node in self.units or self.kinds[node] is Kind.SOURCE:
+            if node in self.units or self.kinds[node] is NodeKind.SOURCE:
                 raise GraphError(
                     f"node {node} notes values in a loop or in a source: put the stage that calls "
                     "ctx.now(), ctx.random() or ctx.call() behind it"
@@ -100,7 +101,7 @@ class CausalGraph:
         object.__setattr__(self, "together", self._together())
         object.__setattr__(self, "regions", self._regions())
         for node in sorted(self.clean):
-            if self.kinds[node] is Kind.ORDERED:
+            if self.kinds[node] is NodeKind.ORDERED:
                 raise GraphError(
                     f"node {node} depends on the order of its inputs: its state cannot be cut at "
                     "the end of an epoch; leave the stage causal, or declare it order-insensitive"
@@ -121,7 +122,7 @@ class CausalGraph:
         return frozenset(
             node
             for node, kind in self.kinds.items()
-            if kind is Kind.SOURCE and not self.lossy.isdisjoint(self.descendants[node])
+            if kind is NodeKind.SOURCE and not self.lossy.isdisjoint(self.descendants[node])
         )
 
     @cached_property
@@ -132,7 +133,7 @@ class CausalGraph:
 
     def is_clean(self, node: int) -> bool:
         """Whether a node starts at the end of an epoch, without anything of later ones."""
-        if self.kinds[node] is Kind.SOURCE:
+        if self.kinds[node] is NodeKind.SOURCE:
             return False
         return node in self.units or node in self.clean
 
@@ -148,7 +149,7 @@ class CausalGraph:
         return found
 
     def _together(self) -> dict[int, tuple[int, ...]]:
-        passing = (Kind.SOURCE, Kind.STATELESS)
+        passing = (NodeKind.SOURCE, NodeKind.STATELESS)
         return {
             node: tuple(other for other in self.members[node] if self.kinds[other] not in passing)
             for node in self.order
@@ -195,8 +196,8 @@ class CausalGraph:
                 len(parents) == 1 and (settled[parents[0]] or parents[0] in found)
             )
             settled[node] = line and node not in self.units
-            ordered = self.kinds[node] is Kind.ORDERED and not line
-            if ordered or (node in self.noted and self.kinds[node] is not Kind.SINK):
+            ordered = self.kinds[node] is NodeKind.ORDERED and not line
+            if ordered or (node in self.noted and self.kinds[node] is not NodeKind.SINK):
                 found.add(node)
         return frozenset(found) - self.untraced
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.core.causal.diffs import COMPLETION, Diff, Link, completion, pairs
+from penstock.core.causal.diffs import COMPLETION, Diff, DiffLink, completion, pairs
 from penstock.core.causal.graph import CausalGraph
 from penstock.core.causal.logs import Fact
-from penstock.core.causal.reports import Report, Target
+from penstock.core.causal.reports import NodeReport, Target
 from penstock.core.causal.times import END, ZERO, Stamp
 
 __all__ = ["Knowledge"]
@@ -18,14 +18,14 @@ __all__ = ["Knowledge"]
 class Knowledge:
     """Everything that survives, indexed by the node that it is about."""
 
-    steps: dict[int, dict[Stamp, Link | None]] = field(default_factory=dict)
+    steps: dict[int, dict[Stamp, DiffLink | None]] = field(default_factory=dict)
     values: dict[tuple[int, Stamp], bytes] = field(default_factory=dict)
     """What steps have noted."""
     facts: dict[int, list[Fact]] = field(default_factory=dict)
     completed: dict[int, int] = field(default_factory=dict)
     newest: int = -1
 
-    def learn(self, report: Report, completes: bool = True) -> None:
+    def learn(self, report: NodeReport, completes: bool = True) -> None:
         """A survivor's report, or that of a checkpoint that will be used.
 
         Nodes that skip epochs have nothing to say about what others have completed.
@@ -99,7 +99,7 @@ class Knowledge:
             latest = max(latest, epoch)
         return tuple(sorted(found, key=lambda target: target.order))
 
-    def taken(self, node: int, targets: tuple[Target, ...]) -> dict[Stamp, Link | None]:
+    def taken(self, node: int, targets: tuple[Target, ...]) -> dict[Stamp, DiffLink | None]:
         """Known steps that are no targets."""
         exact = {target.stamp for target in targets if not target.loose}
         steps = self.steps.get(node, {})

@@ -39,10 +39,10 @@ class Fact(NamedTuple):
 class DiffLog:
     """The diffs of everything that a node received and that a plan could ask for.
 
-    >>> from penstock.core.causal.diffs import Link
+    >>> from penstock.core.causal.diffs import DiffLink
     >>> log = DiffLog()
-    >>> log.append((Link(2, (1,), 0), Link(1, (3,), 0)))
-    >>> log.append((Link(2, (2,), 1), Link(1, (5,), 1)))
+    >>> log.append((DiffLink(2, (1,), 0), DiffLink(1, (3,), 0)))
+    >>> log.append((DiffLink(2, (2,), 1), DiffLink(1, (5,), 1)))
     >>> log.compact(0)
     >>> log.facts, len(log.diffs)
     ((Fact(node=2, stamp=(1,), parent=1, handled=(3,)),), 1)

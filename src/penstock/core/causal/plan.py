@@ -35,9 +35,9 @@ from dataclasses import replace
 
 from penstock.core.causal.clocks import Position
 from penstock.core.causal.diffs import COMPLETION, origin
-from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.causal.graph import CausalGraph, NodeKind
 from penstock.core.causal.knowledge import Knowledge
-from penstock.core.causal.reports import Plan, Report, Saved, Start, Stored
+from penstock.core.causal.reports import NodeReport, RecoveryPlan, Saved, Start, Stored
 from penstock.core.causal.times import END, ZERO, Stamp
 from penstock.core.progress.marks import EPOCH_END
 
@@ -49,9 +49,9 @@ _NOTHING = Stored()
 def plan(
     graph: CausalGraph,
     failed: frozenset[int],
-    reports: Mapping[int, Report],
+    reports: Mapping[int, NodeReport],
     stored: Mapping[int, Stored],
-) -> Plan:
+) -> RecoveryPlan:
     """Where every failed node starts, or who else must join them."""
     known = Knowledge()
     for node in sorted(reports):
@@ -82,24 +82,26 @@ def plan(
             commons.update(dict.fromkeys(members, _common_epoch(stored, members)))
         deadlines = _deadlines(graph, node, starts)
         observed = known.observed(graph, node)
-        if observed > min((p.epoch for p in positions.values()), default=observed):
+        # The nodes of a loop need each other to complete an epoch: they repeat it together.
+        unit = [_positions(graph, member, reports, starts) for member in graph.together[node]]
+        if observed > min((p.epoch for ends in unit for p in ends.values()), default=observed):
             deadlines.setdefault(observed, END)
         found = stored.get(node, _NOTHING)
         ends = (p.epoch for child, p in positions.items() if child not in skipping)
         needed = max([observed, *ends])
         if node in stored and (lost := _lost(graph, node, found, needed)):
-            return Plan(failed, impossible=lost)
+            return RecoveryPlan(failed, impossible=lost)
         if node in commons:
             found = _only(found, commons[node])
         start = _start(graph, node, positions, known, found, deadlines)
         if isinstance(start, str):
-            return Plan(failed, impossible=start)
+            return RecoveryPlan(failed, impossible=start)
         starts[node] = replace(start, observed=needed)
         if start.checkpoint is None and start.completed > needed:
             skipping.add(node)
         else:
             known.completes(node, start.completed)
-    return Plan(failed, _joining(graph, failed, reports, starts), starts)
+    return RecoveryPlan(failed, _joining(graph, failed, reports, starts), starts)
 
 
 def limited(stored: Mapping[int, Stored], limits: Mapping[int, int]) -> Mapping[int, Stored]:
@@ -125,7 +127,7 @@ def not_before(stored: Mapping[int, Stored], gone: Mapping[int, int]) -> Mapping
 
 
 def _positions(
-    graph: CausalGraph, node: int, reports: Mapping[int, Report], starts: Mapping[int, Start]
+    graph: CausalGraph, node: int, reports: Mapping[int, NodeReport], starts: Mapping[int, Start]
 ) -> dict[int, Position]:
     """Where the edges to a node's children resume."""
     return {
@@ -162,9 +164,9 @@ def _lost(graph: CausalGraph, node: int, stored: Stored, needed: int) -> str | N
     completion is.  So there is a record of the newest epoch that any node below has, or of a later
     one.
     """
-    if graph.kinds[node] is Kind.SOURCE:
+    if graph.kinds[node] is NodeKind.SOURCE:
         there = [cut.epoch for cut in stored.cuts]
-    elif node in graph.determined and graph.kinds[node] is Kind.ORDERED:
+    elif node in graph.determined and graph.kinds[node] is NodeKind.ORDERED:
         there = [saved.report.completed for saved in stored.checkpoints]
         there += [d[1].epoch for d in stored.determinants if d[1].node == COMPLETION]
     else:
@@ -203,7 +205,7 @@ def _deadlines(graph: CausalGraph, node: int, starts: Mapping[int, Start]) -> di
 def _joining(
     graph: CausalGraph,
     failed: frozenset[int],
-    reports: Mapping[int, Report],
+    reports: Mapping[int, NodeReport],
     starts: Mapping[int, Start],
 ) -> tuple[int, ...]:
     """Live senders whose logs do not reach back far enough."""
@@ -222,7 +224,7 @@ def _joining(
 
 
 def _present(
-    failed: frozenset[int], reports: Mapping[int, Report], stored: Mapping[int, Stored]
+    failed: frozenset[int], reports: Mapping[int, NodeReport], stored: Mapping[int, Stored]
 ) -> int:
     """The newest epoch that anything which survives knows of; ends of streams do not count."""
     known = [-1]
@@ -247,7 +249,7 @@ def _start_at(
     rows_of_end: bool,
 ) -> Start:
     """Start with nothing, after an epoch, and after what it has ended or published itself."""
-    if graph.kinds[node] is not Kind.SINK and rows_of_end:
+    if graph.kinds[node] is not NodeKind.SINK and rows_of_end:
         epoch = EPOCH_END  # it may have sent these: it must not send them again
     ended = [cut.epoch for cut in stored.cuts]
     ended += [saved.report.completed for saved in stored.checkpoints]
@@ -286,7 +288,7 @@ def _start(
         ]
     )
     kind = graph.kinds[node]
-    if kind in (Kind.STATELESS, Kind.SOURCE):
+    if kind in (NodeKind.STATELESS, NodeKind.SOURCE):
         return _start_stateless(graph, node, positions, known, stored, deadlines, top)
     saved = _newest_feasible(stored.checkpoints, positions)
     if saved is None:
@@ -335,7 +337,7 @@ def _start_stateless(
     begun = -1
     cuts = stored.cuts
     past = [cut for cut in cuts if cut.epoch <= completed]
-    if graph.kinds[node] is Kind.SOURCE:
+    if graph.kinds[node] is NodeKind.SOURCE:
         handled = known.handled(node, origin(node), stamp)
         offset = max([handled[0] if handled else 0, *(cut.offset for cut in past)])
         read = [link for link in known.steps.get(node, {}).values() if link is not None]

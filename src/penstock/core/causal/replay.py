@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from penstock.core.causal.clocks import Position
-from penstock.core.causal.diffs import COMPLETION, Link
+from penstock.core.causal.diffs import COMPLETION, DiffLink
 from penstock.core.causal.reports import Target
 from penstock.core.causal.times import Stamp, between
 from penstock.errors import ContradictionError
@@ -35,7 +35,7 @@ from penstock.errors import ContradictionError
 __all__ = ["Replay", "Turn", "slot"]
 
 I = TypeVar("I")  # noqa: E741
-_NONE: Mapping[Stamp, Link | None] = {}
+_NONE: Mapping[Stamp, DiffLink | None] = {}
 
 
 class Turn(NamedTuple, Generic[I]):
@@ -64,7 +64,7 @@ class _Arrival(NamedTuple, Generic[I]):
 class Replay(Generic[I]):
     """Chooses the next input among those that have arrived.
 
-    >>> replay = Replay([Target((5,), Link(1, (3,), 0))], [1, 2])
+    >>> replay = Replay([Target((5,), DiffLink(1, (3,), 0))], [1, 2])
     >>> replay.arrived(2, (1,), 0, "x"); replay.next({}, []) is None
     True
     >>> replay.arrived(1, (2,), 0, "y"); replay.arrived(1, (3,), 0, "z")
@@ -264,8 +264,8 @@ def slot(
     target: Stamp,
     recipients: Iterable[int],
     positions: Mapping[int, Position],
-    taken: Mapping[Stamp, Link | None] = _NONE,
-    made_from: Link | None = None,
+    taken: Mapping[Stamp, DiffLink | None] = _NONE,
+    made_from: DiffLink | None = None,
 ) -> tuple[Stamp, tuple[int, ...]]:
     """A stamp before a target for an input with these recipients, and who is skipped.
 

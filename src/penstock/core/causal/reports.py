@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.core.causal.clocks import Floor, Position
-from penstock.core.causal.diffs import Diff, Link
+from penstock.core.causal.diffs import Diff, DiffLink
 from penstock.core.causal.logs import Fact
 from penstock.core.causal.times import ZERO, Stamp
 
-__all__ = ["Cut", "Plan", "Report", "Saved", "Start", "Stored", "Target"]
+__all__ = ["Cut", "NodeReport", "RecoveryPlan", "Saved", "Start", "Stored", "Target"]
 
 
 @dataclass(frozen=True)
-class Report:
+class NodeReport:
     """What a node knows at one moment: a survivor's answer, or the facts of a checkpoint."""
 
     node: int
@@ -39,7 +39,7 @@ class Saved(NamedTuple):
     """A durable checkpoint: where its state is, and what it knows."""
 
     key: int
-    report: Report
+    report: NodeReport
 
 
 class Cut(NamedTuple):
@@ -73,7 +73,7 @@ class Target(NamedTuple):
     """
 
     stamp: Stamp
-    made_from: Link
+    made_from: DiffLink
     loose: bool = False
     values: bytes = b""
     """What the step noted."""
@@ -97,7 +97,7 @@ class Start:
     positions: Mapping[int, Position]
     """Per child: where to resume sending."""
     targets: tuple[Target, ...] = ()
-    taken: Mapping[Stamp, Link | None] = field(default_factory=dict)
+    taken: Mapping[Stamp, DiffLink | None] = field(default_factory=dict)
     """Steps that a survivor knows and that are no targets: their stamps are never given away again,
     and later inputs of their rows go after them."""
     top: Stamp = ZERO
@@ -120,7 +120,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RecoveryPlan:
     """What to do about a failed set."""
 
     failed: frozenset[int]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from penstock.core.causal.graph import Kind
+from penstock.core.causal.graph import NodeKind
 from penstock.core.progress.deltas import FrontierChange
 
 __all__ = [
@@ -62,7 +62,7 @@ class SourceRules:
 class NodeFacts:
     """What the causal graph says of nodes."""
 
-    kinds: Mapping[int, Kind]
+    kinds: Mapping[int, NodeKind]
     determined: frozenset[int]
     logless: frozenset[int]
     clean: frozenset[int]

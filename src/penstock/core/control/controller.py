@@ -33,9 +33,9 @@ __all__ = [
     "EndHosts",
     "Ended",
     "Failure",
+    "FlowPhase",
     "Go",
     "LeaveHosts",
-    "Phase",
     "StopSources",
 ]
 
@@ -48,7 +48,7 @@ Failure = Mapping[str, Any]
 """A PenstockError as a plain dict."""
 
 
-class Phase(Enum):
+class FlowPhase(Enum):
     """Where a flow is in its life."""
 
     LAUNCHING = "launching hosts"
@@ -118,7 +118,7 @@ class ControllerMachine:
     >>> machine.registered(1, "grpc://127.0.0.1:1")
     [Assign(addresses={1: 'grpc://127.0.0.1:1'})]
     >>> machine.ready(1), machine.phase
-    ([Go()], <Phase.RUNNING: 'running'>)
+    ([Go()], <FlowPhase.RUNNING: 'running'>)
     >>> machine.sink_completed("out", 0, 4)
     [Commit(sink='out', epoch=4)]
     """
@@ -132,7 +132,7 @@ class ControllerMachine:
         completed: int = -1,
         start_ms: int = 60_000,
     ) -> None:
-        self.phase = Phase.LAUNCHING
+        self.phase = FlowPhase.LAUNCHING
         self.has_run = False
         """Whether it has ever been running."""
         self.failure: Failure | None = None
@@ -153,7 +153,7 @@ class ControllerMachine:
     @property
     def missing(self) -> list[int]:
         """Hosts that have not registered (while launching) or are not ready yet."""
-        have = self.addresses.keys() if self.phase is Phase.LAUNCHING else self._ready
+        have = self.addresses.keys() if self.phase is FlowPhase.LAUNCHING else self._ready
         return sorted(self._hosts - set(have))
 
     @property
@@ -165,21 +165,21 @@ class ControllerMachine:
 
     def registered(self, host: int, address: str) -> list[ControllerEffect]:
         """A host's process is up."""
-        if self.phase is not Phase.LAUNCHING or host not in self._hosts:
+        if self.phase is not FlowPhase.LAUNCHING or host not in self._hosts:
             return []
         self.addresses[host] = address
         if len(self.addresses) < len(self._hosts):
             return []
-        self.phase = Phase.PREPARING
+        self.phase = FlowPhase.PREPARING
         return [Assign(dict(self.addresses))]
 
     def ready(self, host: int) -> list[ControllerEffect]:
         """A host has built its nodes."""
         if host in self._hosts:
             self._ready.add(host)
-        if self.phase is not Phase.PREPARING or self._ready != self._hosts:
+        if self.phase is not FlowPhase.PREPARING or self._ready != self._hosts:
             return []
-        self.phase, self.has_run = Phase.RUNNING, True
+        self.phase, self.has_run = FlowPhase.RUNNING, True
         return [Go()]
 
     def sink_completed(self, sink: str, node: int, epoch: int) -> list[ControllerEffect]:
@@ -195,37 +195,37 @@ class ControllerMachine:
     def node_finished(self, node: int) -> list[ControllerEffect]:
         """A node has come to the end of all its inputs."""
         self._unfinished.discard(node)
-        if self._unfinished or self.phase not in (Phase.RUNNING, Phase.DRAINING):
+        if self._unfinished or self.phase not in (FlowPhase.RUNNING, FlowPhase.DRAINING):
             return []
         return self._end(None)
 
     def stop_asked(self, now_ms: int) -> list[ControllerEffect]:
         """A person wants the flow to stop."""
-        if self.phase is Phase.RUNNING:
-            self.phase = Phase.DRAINING
+        if self.phase is FlowPhase.RUNNING:
+            self.phase = FlowPhase.DRAINING
             self._drain_until_ms = now_ms + self._drain_ms
             return [StopSources()]
-        if self.phase in (Phase.LAUNCHING, Phase.PREPARING):
+        if self.phase in (FlowPhase.LAUNCHING, FlowPhase.PREPARING):
             return self._end(None)
         return []
 
     def failed(self, failure: Failure) -> list[ControllerEffect]:
         """A node, a host or the launch failed."""
-        if self.phase in (Phase.ENDING, Phase.ENDED):
+        if self.phase in (FlowPhase.ENDING, FlowPhase.ENDED):
             return []
         return self._end(failure)
 
     def host_ended(self, host: int, failure: Failure | None) -> list[ControllerEffect]:
         """A host's process is gone; ``failure`` says why, if that is known."""
-        if failure is None and self.phase not in (Phase.ENDING, Phase.ENDED):
+        if failure is None and self.phase not in (FlowPhase.ENDING, FlowPhase.ENDED):
             lost = HostLostError(f"host {host} was lost: it ended without having been told to")
             failure = lost.to_dict()
         self._gone.add(host)
         effects: list[ControllerEffect] = []
         if failure is not None:
             effects += self.failed(failure)
-        if self._gone >= self._hosts and self.phase is not Phase.ENDED:
-            self.phase = Phase.ENDED
+        if self._gone >= self._hosts and self.phase is not FlowPhase.ENDED:
+            self.phase = FlowPhase.ENDED
             effects.append(Ended(self.failure))
         return effects
 
@@ -238,11 +238,11 @@ class ControllerMachine:
 
     def time_passed(self, now_ms: int) -> list[ControllerEffect]:
         """Called now and then: starting, draining and ending have limits."""
-        if self.phase in (Phase.LAUNCHING, Phase.PREPARING):
+        if self.phase in (FlowPhase.LAUNCHING, FlowPhase.PREPARING):
             return self._start_in_time(now_ms)
-        if self.phase is Phase.DRAINING and self._drain_until_ms is not None:
+        if self.phase is FlowPhase.DRAINING and self._drain_until_ms is not None:
             return self._end(None) if now_ms >= self._drain_until_ms else []
-        if self.phase is Phase.ENDING:
+        if self.phase is FlowPhase.ENDING:
             return self._end_in_time(now_ms)
         return []
 
@@ -272,6 +272,6 @@ class ControllerMachine:
         return effects
 
     def _end(self, failure: Failure | None) -> list[ControllerEffect]:
-        self.phase = Phase.ENDING
+        self.phase = FlowPhase.ENDING
         self.failure = failure
         return [EndHosts()]

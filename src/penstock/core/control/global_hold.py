@@ -64,10 +64,13 @@ class GlobalHold:
         last = min(max(ahead, one.epoch) for ahead, one in told)
         if last < self.epoch:
             return None
-        # Who says nothing of what waits may get something of the very next epoch.
+        # A node that says nothing of what waits may get something of the very next epoch, unless it
+        # started later.
         least = min(
-            one.waiting if one.waiting is not None and one.epoch == last else last + 1
-            for _, one in told
+            max(ahead, one.waiting)
+            if one.waiting is not None and one.epoch == last
+            else max(ahead, last) + 1
+            for ahead, one in told
         )
         self.epoch = multiple_at(max(least, last + 1), self.every)
         return self.epoch

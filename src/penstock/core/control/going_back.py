@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.core.causal.graph import CausalGraph
-from penstock.core.causal.reports import Plan, Stored
-from penstock.core.control.recovery import Record, RecoveryMachine, Refuse
+from penstock.core.causal.reports import RecoveryPlan, Stored
+from penstock.core.control.recovery import RecoveryMachine, RecoveryRecord, Refuse
 from penstock.core.control.retention import WITH_STATE
 from penstock.core.progress.marks import EPOCH_END
 
@@ -42,10 +42,10 @@ class GoingBack:
     all_together: bool = False
     """Whether all nodes start from one epoch."""
 
-    def plan(self, to: int) -> Plan | None:
+    def plan(self, to: int) -> RecoveryPlan | None:
         """The plan of going back to the end of an epoch; None: that is not possible."""
         graph = self.graph
-        nothing = Record(dict.fromkeys(graph.kinds, 0))
+        nothing = RecoveryRecord(dict.fromkeys(graph.kinds, 0))
         machine = RecoveryMachine(graph, nothing, tuple, self.all_together)
         machine.rollback(to, self.lows)
         effects = machine.stored(machine.round, self.stored, self.lows)

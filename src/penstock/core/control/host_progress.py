@@ -25,10 +25,10 @@ from penstock.core.control.host_reports import GateClosing, ProgressMade
 from penstock.core.graph import LogicalGraph
 from penstock.core.node.tracking import NodeTracking
 from penstock.core.progress.deltas import Delta, check_changes
-from penstock.core.progress.exchange import Broadcast, Flush, LocalProgress
+from penstock.core.progress.exchange import Flush, LocalProgress, ProgressBroadcast
 from penstock.core.progress.view import FrontierView
 
-__all__ = ["NOTHING_LEFT", "HostProgress", "Heard"]
+__all__ = ["NOTHING_LEFT", "Heard", "HostProgress"]
 
 NOTHING_LEFT = 1 << 63
 """Later than any epoch: the least open epoch of a node to which nothing comes any more."""
@@ -65,7 +65,7 @@ class HostProgress:
         self.unit = unit
         self.generation = welcome.generation
         self._graph = graph
-        begun = Broadcast(welcome.sequence, (), check_changes(graph, welcome.changes))
+        begun = ProgressBroadcast(welcome.sequence, (), check_changes(graph, welcome.changes))
         self._local = LocalProgress(graph, begun, held=held)
         self._gates: list[GateClosing] = []
 
@@ -87,7 +87,7 @@ class HostProgress:
         if moved.generation != self.generation:
             return Heard(False, None)
         changes = check_changes(self._graph, moved.changes)
-        _, flush = self._local.receive(Broadcast(moved.sequence, (), changes))
+        _, flush = self._local.receive(ProgressBroadcast(moved.sequence, (), changes))
         return Heard(True, self._made(flush))
 
     def least_open(self, tracking: NodeTracking) -> int:

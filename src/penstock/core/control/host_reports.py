@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from penstock.core.causal.reports import Report
+from penstock.core.causal.reports import NodeReport
 from penstock.core.control.figures import NodeFigures
 from penstock.core.delivery.ids import Role
 from penstock.core.delivery.ring import Load
@@ -219,7 +219,7 @@ class NodeReported:
 
     node: int
     round: int
-    report: Report
+    report: NodeReport
 
 
 @dataclass(frozen=True, slots=True)

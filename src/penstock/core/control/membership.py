@@ -48,7 +48,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from penstock.core.control.controller import ControllerEffect, ControllerMachine, Failure, Phase
+from penstock.core.control.controller import ControllerEffect, ControllerMachine, Failure, FlowPhase
 from penstock.core.control.giving_up import GivingUp, Judgement
 from penstock.core.control.homecoming import Homecoming
 from penstock.core.control.launches import Launches
@@ -91,8 +91,8 @@ from penstock.core.control.membership_events import (
     Warn,
 )
 from penstock.core.control.placement import Placement
-from penstock.core.control.roster import DRIVER, SLOTS, Member, Roster, is_retry
-from penstock.core.control.suspicion import Suspicion, Verdict
+from penstock.core.control.roster import DRIVER, SLOTS, Roster, RosterEntry, is_retry
+from penstock.core.control.suspicion import BEAT_MS, Suspicion, Verdict
 from penstock.core.delivery.takeover import Takeover
 from penstock.errors import HostLostError
 
@@ -116,6 +116,8 @@ class MembershipPolicy:
     """How often hosts ping each other; 0: they do not."""
     timeout_ms: int = 150
     host_timeout_ms: int = 60_000
+    beat_ms: int = BEAT_MS
+    """How often hosts speak to the driver."""
     takeover: Takeover = Takeover.LEAST_LOADED
     reinstate: bool = True
     """Whether nodes go home."""
@@ -171,7 +173,9 @@ class MembershipMachine:
         self.policy = policy
         self.placement = placement
         """Where nodes run; kept current by those who perform the effects."""
-        self.suspicion = Suspicion(policy.interval_ms, policy.timeout_ms, policy.host_timeout_ms)
+        self.suspicion = Suspicion(
+            policy.interval_ms, policy.timeout_ms, policy.host_timeout_ms, policy.beat_ms
+        )
         self.giving_up = GivingUp(policy.names, policy.skipping)
         self.homecoming = Homecoming(roster, placement, policy.movable)
         self.cause = 0
@@ -191,13 +195,13 @@ class MembershipMachine:
     def recovers(self) -> bool:
         """Whether the flow survives the loss of a host now."""
         phase = self.life.phase
-        runs = phase in (Phase.RUNNING, Phase.DRAINING)
-        return self.policy.recovers and (runs or (phase is Phase.PREPARING and self._begun))
+        runs = phase in (FlowPhase.RUNNING, FlowPhase.DRAINING)
+        return self.policy.recovers and (runs or (phase is FlowPhase.PREPARING and self._begun))
 
     @property
     def starts_again(self) -> bool:
         """Whether a host that is lost now is just launched again: no node was started yet."""
-        starts = self.life.phase in (Phase.LAUNCHING, Phase.PREPARING)
+        starts = self.life.phase in (FlowPhase.LAUNCHING, FlowPhase.PREPARING)
         return self.policy.recovers and starts and not self._begun
 
     @property
@@ -210,7 +214,7 @@ class MembershipMachine:
         return (
             self.policy.recovers
             and self.policy.reinstate
-            and self.life.phase is Phase.RUNNING
+            and self.life.phase is FlowPhase.RUNNING
             and self.homecoming.is_due(now_ms)
         )
 
@@ -289,9 +293,9 @@ class MembershipMachine:
             return effects
         member.address, member.pid, member.heard_ms = event.address, event.pid, now_ms
         effects.append(ConnectHost(self.cause, host, event.address))
-        if life.phase is Phase.LAUNCHING:
+        if life.phase is FlowPhase.LAUNCHING:
             return [*effects, *life.registered(member.slot, event.address)]
-        ends = life.phase in (Phase.ENDING, Phase.ENDED)
+        ends = life.phase in (FlowPhase.ENDING, FlowPhase.ENDED)
         return [*effects, (DismissHost if ends else AssignHost)(self.cause, host)]
 
     def _unexpected(self, host: int, now_ms: int) -> list[Effect]:
@@ -316,7 +320,7 @@ class MembershipMachine:
         if not self.policy.recovers:
             return [*self.life.ready(host)]
         roster, cause = self.roster, self.cause
-        running = self.life.phase is not Phase.PREPARING
+        running = self.life.phase is not FlowPhase.PREPARING
         roster.assigned.add(host)
         effects: list[Effect] = []
         if self.policy.followed and host in roster.spares:
@@ -336,7 +340,7 @@ class MembershipMachine:
 
     def _opened(self) -> list[Effect]:
         """All nodes have started: the flow runs if it did not before."""
-        if self.life.phase is not Phase.PREPARING or not self._begun:
+        if self.life.phase is not FlowPhase.PREPARING or not self._begun:
             return []
         effects: list[Effect] = []
         for slot in (DRIVER, *(member.slot for member in self.roster.hosts.values())):
@@ -411,10 +415,10 @@ class MembershipMachine:
 
     def _time_passed(self, event: TimePassed, now_ms: int) -> list[Effect]:
         effects: list[Effect] = []
-        if now_ms >= self._check_ms and self.life.phase in (Phase.RUNNING, Phase.DRAINING):
+        if now_ms >= self._check_ms and self.life.phase in (FlowPhase.RUNNING, FlowPhase.DRAINING):
             self._check_ms = now_ms + CHECK_MS
             effects += self._lose_unheard(now_ms)
-        if self.life.phase not in (Phase.ENDING, Phase.ENDED):
+        if self.life.phase not in (FlowPhase.ENDING, FlowPhase.ENDED):
             due = self._launches.due(event.quiet, now_ms)
             effects += [LaunchHost(self.cause, host) for host in due]
         if event.situation is not None and self.looks_home(now_ms):
@@ -479,7 +483,7 @@ class MembershipMachine:
         return effects
 
     def _lose_early(
-        self, member: Member, message: str, now_ms: int, replacement: int | None = None
+        self, member: RosterEntry, message: str, now_ms: int, replacement: int | None = None
     ) -> list[Effect]:
         """A host is gone before any node was started: another one comes in its place."""
         judged = self._judge(member, message, now_ms)
@@ -498,7 +502,7 @@ class MembershipMachine:
         return effects
 
     def _judge(
-        self, member: Member, reason: str, now_ms: int, failure: Failure | None = None
+        self, member: RosterEntry, reason: str, now_ms: int, failure: Failure | None = None
     ) -> Judgement:
         """Count a loss: it may be one too many, or show which row it is due to."""
         nodes = self.nodes_of(member.number)
@@ -507,7 +511,7 @@ class MembershipMachine:
         self.giving_up.progressed(dict.fromkeys(nodes, published))
         return self.giving_up.lost(member.number, member.slot, nodes, reason, now_ms, failure)
 
-    def _fresh(self, lost: Member, retried: bool = True) -> int:
+    def _fresh(self, lost: RosterEntry, retried: bool = True) -> int:
         """The number of the host that comes in the place of a lost one.
 
         A task that died may be ``retried`` by the cluster manager, but not one that came to an end.
@@ -519,7 +523,7 @@ class MembershipMachine:
         self.life.replaced(lost.slot, number)
         return number
 
-    def _with_nodes(self, member: Member, failure: Failure) -> Failure:
+    def _with_nodes(self, member: RosterEntry, failure: Failure) -> Failure:
         """A failure that says what was lost with a host."""
         names = ", ".join(self.policy.names[node] for node in self.nodes_of(member.number))
         message = failure["message"]

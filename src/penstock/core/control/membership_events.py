@@ -12,26 +12,26 @@ from dataclasses import dataclass, field
 from penstock.core.control.controller import Failure
 from penstock.core.control.deadly_rows import SkippedRow
 from penstock.core.control.host_reports import LastWords, RefusalCounts
-from penstock.core.control.suspicion import Process
+from penstock.core.control.suspicion import ProcessState
 from penstock.core.delivery.ring import Load
 
 __all__ = [
     "AssignHost",
     "ConnectHost",
     "ConnectionBroken",
+    "CrashHost",
     "DismissHost",
     "FenceHost",
     "FollowNodes",
-    "HostRaised",
     "HostAssigned",
-    "HostRefused",
     "HostCameUp",
+    "HostRaised",
+    "HostRefused",
     "HostSilent",
     "HostWorking",
     "IntroduceHost",
     "JobEnded",
     "JoinReplicas",
-    "CrashHost",
     "LaunchHost",
     "LoadsMeasured",
     "MembershipEffect",
@@ -49,8 +49,8 @@ __all__ = [
     "SaveNodes",
     "ServeHost",
     "Situation",
-    "StartHost",
     "StartAllNodes",
+    "StartHost",
     "StopFollowing",
     "TellRing",
     "TimePassed",
@@ -88,7 +88,7 @@ class HostSilent:
     by: int
     host: int
     silent_ms: int
-    process: Process = Process.UNSEEN
+    process: ProcessState = ProcessState.UNSEEN
     loads: Mapping[int, Load] = field(default_factory=dict)
 
 

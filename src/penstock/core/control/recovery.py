@@ -26,39 +26,41 @@ Theory of operation
   no plan could rely on it.
 
 Every effect has the ``round`` that caused it: the number of a fence, which rises with each of them.
-A driver that starts again reads the :class:`Record` and declares every node lost: a start of a flow
-is the recovery of everything.
+A driver that starts again reads the :class:`RecoveryRecord` and declares every node lost: a start
+of a flow is the recovery of everything.
 
-The machine never reads the store: ``Collect`` asks for what is durable, ``stored`` brings it.  It
-asks ``reachable`` which hosts have to hear of a fence; tell it of hosts that are gone
-(``host_gone``).
+The machine never reads the store: ``CollectStored`` asks for what is durable, ``stored`` brings it.
+It asks ``reachable`` which hosts have to hear of a fence; tell it of hosts that are gone
+(``host_gone``).  It asks ``logless`` which nodes have no whole log just now, where that changes
+while the flow runs (:mod:`.planned_logs`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from penstock.core.causal.clocks import Position
-from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.causal.graph import CausalGraph, NodeKind
 from penstock.core.causal.plan import limited, not_before, plan
-from penstock.core.causal.reports import Plan, Report, Start, Stored
+from penstock.core.causal.reports import NodeReport, RecoveryPlan, Start, Stored
 from penstock.core.progress.marks import EPOCH_END
 
 __all__ = [
     "CONTRADICTIONS_MAX",
-    "Collect",
+    "NEWEST",
+    "CollectStored",
     "FenceHosts",
     "FenceSources",
     "FenceStore",
     "GiveUp",
     "OpenEdge",
-    "Persist",
+    "PersistRecord",
     "ReadStates",
-    "Record",
     "RecoveryEffect",
     "RecoveryMachine",
+    "RecoveryRecord",
     "Refuse",
     "StartNode",
     "Widen",
@@ -71,7 +73,7 @@ CONTRADICTIONS_MAX = 2
 
 
 @dataclass(frozen=True)
-class Record:
+class RecoveryRecord:
     """What the controller must not forget."""
 
     incarnations: Mapping[int, int]
@@ -85,10 +87,10 @@ class Record:
     What is durable after that no longer says so."""
 
 
-class Persist(NamedTuple):
+class PersistRecord(NamedTuple):
     """Make the record durable before performing anything that follows."""
 
-    record: Record
+    record: RecoveryRecord
 
 
 class FenceStore(NamedTuple):
@@ -124,7 +126,7 @@ class FenceSources(NamedTuple):
     round: int
 
 
-class Collect(NamedTuple):
+class CollectStored(NamedTuple):
     """Bring what the store has of these nodes: call ``stored``."""
 
     round: int
@@ -179,12 +181,12 @@ class GiveUp(NamedTuple):
 
 
 RecoveryEffect = (
-    Persist
+    PersistRecord
     | FenceStore
     | FenceHosts
     | ReadStates
     | FenceSources
-    | Collect
+    | CollectStored
     | StartNode
     | OpenEdge
     | Refuse
@@ -200,46 +202,49 @@ class _Round:
     unfenced: set[int]
     """Hosts that have not heard of the fence."""
     waiting: set[int]
-    reports: dict[int, Report] = field(default_factory=dict)
+    reports: dict[int, NodeReport] = field(default_factory=dict)
     stored: Mapping[int, Stored] | None = None
-    plan: Plan | None = None
+    plan: RecoveryPlan | None = None
     starting: set[int] = field(default_factory=set)
 
 
 class RecoveryMachine:
     """Decides, from losses and reports, who restarts where.
 
-    >>> from penstock.core.causal.graph import Kind
-    >>> graph = CausalGraph({0: Kind.SOURCE, 1: Kind.STATELESS, 2: Kind.SINK}, {1: (0,), 2: (1,)})
-    >>> machine = RecoveryMachine(graph, Record({0: 1, 1: 1, 2: 1}), lambda: [7])
+    >>> from penstock.core.causal.graph import NodeKind
+    >>> kinds = {0: NodeKind.SOURCE, 1: NodeKind.STATELESS, 2: NodeKind.SINK}
+    >>> graph = CausalGraph(kinds, {1: (0,), 2: (1,)})
+    >>> machine = RecoveryMachine(graph, RecoveryRecord({0: 1, 1: 1, 2: 1}), lambda: [7])
     >>> effects = machine.lost({1: 1})
     >>> [type(effect).__name__ for effect in effects]
-    ['Persist', 'FenceStore', 'FenceHosts', 'ReadStates']
+    ['PersistRecord', 'FenceStore', 'FenceHosts', 'ReadStates']
     >>> machine.record.incarnations[1], machine.failed
     (2, frozenset({1}))
     >>> machine.host_fenced(machine.round, host=7)
-    [FenceSources(incarnations={}, round=1), Collect(round=1, nodes={1: 2})]
+    [FenceSources(incarnations={}, round=1), CollectStored(round=1, nodes={1: 2})]
     """
 
     def __init__(
         self,
         graph: CausalGraph,
-        record: Record,
+        record: RecoveryRecord,
         reachable: Callable[[], Iterable[int]],
         all_together: bool = False,
+        logless: Callable[[], Collection[int]] | None = None,
     ) -> None:
         self.graph = graph
         self.record = record
         self.all_together = all_together
         """Any loss fails every node, and all start from the newest epoch that all have."""
         self._reachable = reachable
+        self._logless = logless
         self._number = record.recoveries
         self._round: _Round | None = None
         self._unopened: set[tuple[int, int]] = set()
         self._hit: set[int] = set()
         self._contradictions: dict[int, int] = {}
         """Per region: how often its nodes could not repeat their steps since all had recovered."""
-        self.history: list[Plan] = []
+        self.history: list[RecoveryPlan] = []
 
     @property
     def failed(self) -> frozenset[int]:
@@ -297,7 +302,7 @@ class RecoveryMachine:
         until ``record.limits`` is empty again.
         """
         kinds = self.graph.kinds
-        limits = {node: to for node in self.graph.order if kinds[node] is not Kind.SINK}
+        limits = {node: to for node in self.graph.order if kinds[node] is not NodeKind.SINK}
         before = self.record.forgotten
         forgotten = {node: max(low, before.get(node, -1)) for node, low in gone.items()}
         self.record = replace(self.record, forgotten=forgotten)
@@ -320,7 +325,7 @@ class RecoveryMachine:
         current.unfenced.discard(host)
         return self._maybe_collect(current)
 
-    def reported(self, node: int, round_: int, report: Report) -> list[RecoveryEffect]:
+    def reported(self, node: int, round_: int, report: NodeReport) -> list[RecoveryEffect]:
         """A survivor's answer to a fence."""
         current = self._round
         if current is None or current.number != round_ or node not in current.waiting:
@@ -391,11 +396,14 @@ class RecoveryMachine:
         )
         recovering = {self.graph.regions[node] for node in self.record.unfinished}
         self._contradictions = {r: n for r, n in self._contradictions.items() if r in recovering}
-        return [Persist(self.record)]
+        return [PersistRecord(self.record)]
 
     def plan(
-        self, failed: frozenset[int], reports: Mapping[int, Report], stored: Mapping[int, Stored]
-    ) -> Plan:
+        self,
+        failed: frozenset[int],
+        reports: Mapping[int, NodeReport],
+        stored: Mapping[int, Stored],
+    ) -> RecoveryPlan:
         """The pure function behind it all."""
         return plan(self.graph, failed, reports, stored)
 
@@ -419,7 +427,9 @@ class RecoveryMachine:
         for node, to in (limits or {}).items():
             merged[node] = min(to, merged.get(node, to))
         self._number = self.record.recoveries + 1
-        self.record = Record(incarnations, failed, self._number, merged, self.record.forgotten)
+        self.record = RecoveryRecord(
+            incarnations, failed, self._number, merged, self.record.forgotten
+        )
         # What is not connected with any of them has nothing to say.
         regions = {self.graph.regions[node] for node in failed}
         near = [node for node in self.graph.order if self.graph.regions[node] in regions]
@@ -430,7 +440,7 @@ class RecoveryMachine:
         fences = self._incarnations(failed)
         states = {node: self._newest(node) for node in sorted(failed) if self._has_state(node)}
         return [
-            Persist(self.record),
+            PersistRecord(self.record),
             FenceStore(self._incarnations(states), self._number),
             FenceHosts(self._number, hosts, fences),
             ReadStates(states, self._number),
@@ -442,16 +452,16 @@ class RecoveryMachine:
         if current.unfenced:
             return []
         kinds = self.graph.kinds
-        sources = [node for node in current.failed if kinds[node] is Kind.SOURCE]
+        sources = [node for node in current.failed if kinds[node] is NodeKind.SOURCE]
         wanted = {node: self._newest(node) for node in sorted(current.failed)}
         number = current.number
-        return [FenceSources(self._incarnations(sources), number), Collect(number, wanted)]
+        return [FenceSources(self._incarnations(sources), number), CollectStored(number, wanted)]
 
     def _incarnations(self, nodes: Iterable[int]) -> dict[int, int]:
         return {node: self._now(node) for node in sorted(nodes)}
 
     def _has_state(self, node: int) -> bool:
-        return self.graph.kinds[node] in (Kind.STATEFUL, Kind.ORDERED)
+        return self.graph.kinds[node] in (NodeKind.STATEFUL, NodeKind.ORDERED)
 
     def _newest(self, node: int) -> int | None:
         """How many of a node's newest checkpoints a plan may ask for; None: any.
@@ -460,7 +470,8 @@ class RecoveryMachine:
         nodes have to agree on an epoch.
         """
         graph = self.graph
-        alone = node not in graph.units and not graph.logless
+        logless = graph.logless if self._logless is None else self._logless()
+        alone = node not in graph.units and graph.kinds.keys().isdisjoint(logless)
         running = self.record.unfinished < frozenset(graph.kinds)
         return NEWEST if alone and running and not self.record.limits else None
 
@@ -473,7 +484,7 @@ class RecoveryMachine:
         if found.impossible is not None and limits:
             if self.record.limits:
                 self.record = replace(self.record, limits={})
-                effects = [Persist(self.record), Refuse(found.impossible, current.number)]
+                effects = [PersistRecord(self.record), Refuse(found.impossible, current.number)]
             found = self.plan(current.failed, current.reports, current.stored)
         if found.impossible is not None:
             return [*effects, *self._without_plan(found.impossible)]
@@ -504,7 +515,7 @@ class RecoveryMachine:
         epochs = {
             node: {saved.report.completed for saved in kept.checkpoints}
             for node, kept in stored.items()
-            if kinds[node] in (Kind.STATEFUL, Kind.ORDERED)
+            if kinds[node] in (NodeKind.STATEFUL, NodeKind.ORDERED)
         }
         if not epochs:
             return {}

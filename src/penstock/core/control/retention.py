@@ -34,8 +34,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from penstock.core.causal.graph import CausalGraph, Kind
-from penstock.core.causal.reports import Report, Stored
+from penstock.core.causal.graph import CausalGraph, NodeKind
+from penstock.core.causal.reports import NodeReport, Stored
 from penstock.core.causal.times import ZERO
 from penstock.core.rollback.watch import SpanWatch
 
@@ -49,7 +49,7 @@ __all__ = [
     "serves_from",
 ]
 
-WITH_STATE = (Kind.STATEFUL, Kind.ORDERED)
+WITH_STATE = (NodeKind.STATEFUL, NodeKind.ORDERED)
 KEPT_MIN = 2
 """Checkpoints that a node keeps at least, in case the newest is damaged."""
 
@@ -75,13 +75,13 @@ class Forget:
     lows: Mapping[int, Low]
 
 
-def serves_from(report: Report) -> int:
+def serves_from(report: NodeReport) -> int:
     """The log of a checkpoint serves every child that starts at the end of this epoch or later.
 
     >>> from penstock.core.causal.clocks import Floor
-    >>> serves_from(Report(1, completed=7, floors={2: Floor(ZERO, 4, 6), 3: Floor((9,), 4, 6)}))
+    >>> serves_from(NodeReport(1, completed=7, floors={2: Floor(ZERO, 4, 6), 3: Floor((9,), 4, 6)}))
     6
-    >>> serves_from(Report(1, completed=7, floors={2: Floor((9,), 7, 3)}))
+    >>> serves_from(NodeReport(1, completed=7, floors={2: Floor((9,), 7, 3)}))
     7
     """
     floors = report.floors.values()
@@ -107,7 +107,8 @@ def oldest_kept(epochs: Mapping[int, int], low: int, at_least: int = KEPT_MIN) -
 class RetentionMachine:
     """Decides what may be forgotten.
 
-    >>> graph = CausalGraph({0: Kind.SOURCE, 1: Kind.STATEFUL, 2: Kind.SINK}, {1: (0,), 2: (1,)})
+    >>> kinds = {0: NodeKind.SOURCE, 1: NodeKind.STATEFUL, 2: NodeKind.SINK}
+    >>> graph = CausalGraph(kinds, {1: (0,), 2: (1,)})
     >>> machine = RetentionMachine(graph)
     >>> for epoch in (4, 9, 14):
     ...     machine.checkpoint_saved(1, epoch)
@@ -157,7 +158,7 @@ Low(region=9, own=12)})
     def sink_published(self, node: int, epoch: int) -> None:
         """A node's sinks have published everything up to an epoch."""
         self._published[node] = epoch
-        if self.graph.kinds[node] is Kind.SINK:
+        if self.graph.kinds[node] is NodeKind.SINK:
             self.watch.published(node, epoch)
 
     def node_restarted(self, node: int, epoch: int) -> None:

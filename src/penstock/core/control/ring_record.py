@@ -11,7 +11,7 @@ from penstock.core.delivery.ids import Role
 from penstock.core.delivery.routing import NO_HOST, Seat
 
 __all__ = [
-    "FenceSources",
+    "FenceSourceRoles",
     "PersistRing",
     "PersistRings",
     "RingControllerEffect",
@@ -112,7 +112,7 @@ class PersistRings(NamedTuple):
     record: RingRecord
 
 
-class FenceSources(NamedTuple):
+class FenceSourceRoles(NamedTuple):
     """Let the logs of sources refuse older incarnations; call ``fenced`` with the number.
 
     The answer says for each source and sink which epoch is the last that need not be made again.
@@ -136,4 +136,4 @@ class WarnMissed(NamedTuple):
     missing: str
 
 
-RingsEffect = PersistRings | FenceSources | TellHost | WarnMissed
+RingsEffect = PersistRings | FenceSourceRoles | TellHost | WarnMissed

@@ -25,8 +25,8 @@ A driver that restarts knows the greatest incarnation and generation of its pred
 a new generation.  It needs nothing else.
 
 The machine never touches the store.  ``stored`` answers ``PersistRings`` and ``fenced`` answers
-``FenceSources``; until then, nothing that depends on them is told to any host.  At most one of them
-is unanswered, and an answer to an older one is ignored.
+``FenceSourceRoles``; until then, nothing that depends on them is told to any host.  At most one of
+them is unanswered, and an answer to an older one is ignored.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from penstock.core.control.host_reports import (
 )
 from penstock.core.control.ring_controller import RingController
 from penstock.core.control.ring_record import (
-    FenceSources,
+    FenceSourceRoles,
     PersistRing,
     PersistRings,
     RingControllerEffect,
@@ -70,10 +70,10 @@ from penstock.core.control.ring_record import (
 from penstock.core.delivery.ids import Role, member, member_host
 from penstock.core.delivery.routing import Seat, Stages
 
-__all__ = ["Phase", "RingsMachine"]
+__all__ = ["GenerationPhase", "RingsMachine"]
 
 
-class Phase(Enum):
+class GenerationPhase(Enum):
     """How far a generation has come."""
 
     IDLE = auto()
@@ -107,7 +107,7 @@ class RingsMachine:
         incarnation: int = 0,
         generation: int = 0,
     ) -> None:
-        self.phase = Phase.IDLE
+        self.phase = GenerationPhase.IDLE
         self.hosts: set[int] = set()
         """Those that can play roles."""
         self.generation = generation
@@ -142,7 +142,7 @@ class RingsMachine:
     @property
     def is_open(self) -> bool:
         """Whether all members of all rings have started."""
-        return self.phase is Phase.OPEN
+        return self.phase is GenerationPhase.OPEN
 
     @property
     def is_blocked(self) -> bool:
@@ -165,7 +165,7 @@ class RingsMachine:
 
     def host_ready(self, host: int) -> list[RingsEffect]:
         """A host can play roles now."""
-        if self.phase is Phase.IDLE:
+        if self.phase is GenerationPhase.IDLE:
             return []
         self.hosts.add(host)
         slots = self._fill(host)
@@ -288,9 +288,9 @@ class RingsMachine:
         self._unheard.clear()
         self._asked = None
         if not all(self._slots.values()):
-            self.phase = Phase.WAITING
+            self.phase = GenerationPhase.WAITING
             return []
-        self.phase = Phase.STOPPING
+        self.phase = GenerationPhase.STOPPING
         self.generation += 1
         self._unanswered = set(self.hosts)
         order = BeginRings(self.generation)
@@ -298,12 +298,12 @@ class RingsMachine:
 
     def _stopped(self, host: int) -> list[RingsEffect]:
         """A host plays nothing any more; when none does, what is durable stays as it is."""
-        if self.phase is not Phase.STOPPING:
+        if self.phase is not GenerationPhase.STOPPING:
             return []
         self._unanswered.discard(host)
         if self._unanswered:
             return []
-        self.phase = Phase.STORING
+        self.phase = GenerationPhase.STORING
         self._ring = RingController(self._first_record())
         self._work.append(PersistRing(self._ring.record))
         return self._advance()
@@ -330,7 +330,7 @@ class RingsMachine:
 
     def _join_all(self, record: RingRecord, lows: Mapping[Role, int]) -> list[RingsEffect]:
         """Let all hosts be members of their rings."""
-        self.phase = Phase.JOINING
+        self.phase = GenerationPhase.JOINING
         self._unanswered = set(self.hosts)
         effects: list[RingsEffect] = []
         for host in sorted(self.hosts):
@@ -343,12 +343,12 @@ class RingsMachine:
         return effects
 
     def _joined(self, host: int) -> list[RingsEffect]:
-        if self.phase is not Phase.JOINING:
+        if self.phase is not GenerationPhase.JOINING:
             return []
         self._unanswered.discard(host)
         if self._unanswered:
             return []
-        self.phase = Phase.OPEN
+        self.phase = GenerationPhase.OPEN
         return [TellHost(other, (OpenRings(),)) for other in sorted(self.hosts)]
 
     # -- what waits for the store, and for the barrier -------------------------------------------
@@ -358,17 +358,17 @@ class RingsMachine:
         if number != self._asked:
             return []
         self._asked = None
-        if self.phase is Phase.STORING:
+        if self.phase is GenerationPhase.STORING:
             return [self._fence(role for s in self._stages.sources for role in self._stages.of(s))]
         return self._advance()
 
     def fenced(self, number: int, lows: Mapping[Role, int]) -> list[RingsEffect]:
-        """The logs are fenced; ``lows`` per source and sink, see :class:`FenceSources`."""
+        """The logs are fenced; ``lows`` per source and sink, see :class:`FenceSourceRoles`."""
         record = self.record
         if number != self._asked or record is None:
             return []
         self._asked = None
-        if self.phase is Phase.STORING:
+        if self.phase is GenerationPhase.STORING:
             return self._join_all(record, lows)
         orders: dict[int, list[RoleOrder]] = {}
         if not self._unheard:
@@ -415,10 +415,10 @@ class RingsMachine:
         self._incarnation = max(self._incarnation, record.newest)
         return PersistRings(self._ask(), self._incarnation, self.generation, record)
 
-    def _fence(self, roles: Iterable[Role]) -> FenceSources:
+    def _fence(self, roles: Iterable[Role]) -> FenceSourceRoles:
         seats = {} if self.record is None else self.record.seats
         sources = (role for role in roles if not self._stages.parents[role.stage])
-        return FenceSources(self._ask(), {role: seats[role].incarnation for role in sources})
+        return FenceSourceRoles(self._ask(), {role: seats[role].incarnation for role in sources})
 
     def _ask(self) -> int:
         self._numbers += 1

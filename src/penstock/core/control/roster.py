@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["DRIVER", "SLOTS", "Member", "Roster", "is_retry"]
+__all__ = ["DRIVER", "SLOTS", "Roster", "RosterEntry", "is_retry"]
 
 DRIVER = 0
 """The number of the driver's own host."""
@@ -37,7 +37,7 @@ def is_retry(number: int) -> bool:
 
 
 @dataclass
-class Member:
+class RosterEntry:
     """What is known of a host."""
 
     number: int
@@ -67,7 +67,7 @@ class Roster:
     def __init__(self, hosts: int, standby: int, now_ms: int = 0) -> None:
         self.workers = list(range(1, hosts + 1))
         self.spares = list(range(hosts + 1, hosts + 1 + standby))
-        self.hosts = {n: Member(n, n, now_ms) for n in (*self.workers, *self.spares)}
+        self.hosts = {n: RosterEntry(n, n, now_ms) for n in (*self.workers, *self.spares)}
         self.assigned: set[int] = set()
         """Hosts that can take nodes."""
         self.homes: dict[int, int] = {}
@@ -79,12 +79,12 @@ class Roster:
         self._slots += 1
         return self._slots
 
-    def add(self, number: int, now_ms: int) -> Member:
+    def add(self, number: int, now_ms: int) -> RosterEntry:
         """A host is about to come up."""
-        member = self.hosts[number] = Member(number, number % SLOTS, now_ms)
+        member = self.hosts[number] = RosterEntry(number, number % SLOTS, now_ms)
         return member
 
-    def of_slot(self, slot: int) -> Member | None:
+    def of_slot(self, slot: int) -> RosterEntry | None:
         """The present host of a slot."""
         return next((one for one in self.hosts.values() if one.slot == slot), None)
 

@@ -6,7 +6,9 @@ Silence is no proof of death.  Four witnesses speak, and the driver weighs them:
 
 - **The ring.**  Each host pings the next and reports it when no answer came within the ping
   timeout.  The report counts only if the driver itself has not heard the host during that time: two
-  hosts that cannot reach each other, but can both reach the driver, are both alive.
+  hosts that cannot reach each other, but can both reach the driver, are both alive.  Hosts speak to
+  the driver only every ``beat_ms``, so it waits for a beat to be missed before it says that it has
+  not heard one; unless it sees the process stopped.
 - **The machine.**  Where host and driver share a machine, the driver can look at the process.  One
   that runs is alive, whatever the ring says.  One that sleeps gets ``PATIENCE`` ping timeouts: a
   busy machine is slow to wake threads up.  One that is stopped or gone is believed dead.
@@ -28,10 +30,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from penstock.core.control.roster import Member
+from penstock.core.control.roster import RosterEntry
 
-__all__ = ["FROZEN_MS", "PATIENCE", "SLOW_MS", "TIMEOUT_MS_MAX", "Process", "Suspicion", "Verdict"]
+__all__ = [
+    "BEAT_MS",
+    "FROZEN_MS",
+    "PATIENCE",
+    "SLOW_MS",
+    "TIMEOUT_MS_MAX",
+    "ProcessState",
+    "Suspicion",
+    "Verdict",
+]
 
+BEAT_MS = 200
+"""How often a host speaks to the driver, if only to say that it lives."""
 FROZEN_MS = 1_000
 """A gap this long between two looks means that the driver did not run."""
 PATIENCE = 4
@@ -41,7 +54,7 @@ SLOW_MS = 1_000
 TIMEOUT_MS_MAX = 10_000
 
 
-class Process(Enum):
+class ProcessState(Enum):
     """What the driver sees of a host's process."""
 
     UNSEEN = "on another machine"
@@ -62,34 +75,42 @@ class Suspicion:
     """Judges reports of silence.
 
     >>> suspicion = Suspicion(interval_ms=50, timeout_ms=150, host_timeout_ms=60_000)
-    >>> host = Member(2, 2, heard_ms=1_000)
-    >>> suspicion.judge(host, silent_ms=400, process=Process.UNSEEN, now_ms=1_200)
+    >>> host = RosterEntry(2, 2, heard_ms=1_000)
+    >>> suspicion.judge(host, silent_ms=150, process=ProcessState.UNSEEN, now_ms=1_200)
     <Verdict.HEARD: 'the driver hears it'>
-    >>> suspicion.judge(host, silent_ms=400, process=Process.UNSEEN, now_ms=1_500)
+    >>> suspicion.judge(host, silent_ms=400, process=ProcessState.UNSEEN, now_ms=1_500)
     <Verdict.DEAD: 'dead'>
     """
 
-    def __init__(self, interval_ms: int, timeout_ms: int, host_timeout_ms: int) -> None:
+    def __init__(
+        self, interval_ms: int, timeout_ms: int, host_timeout_ms: int, beat_ms: int = BEAT_MS
+    ) -> None:
         self.interval_ms = interval_ms
         """How often hosts ping each other; 0: they do not."""
         self.timeout_ms = timeout_ms
         self.host_timeout_ms = host_timeout_ms
+        self.beat_ms = beat_ms
         self._ran_ms: int | None = None
 
-    def judge(self, host: Member, silent_ms: int, process: Process, now_ms: int) -> Verdict:
+    def judge(
+        self, host: RosterEntry, silent_ms: int, process: ProcessState, now_ms: int
+    ) -> Verdict:
         """Another host says that this one has been silent for a while."""
-        if now_ms - host.heard_ms < silent_ms - 2 * self.interval_ms:
+        heard_ms = silent_ms - 2 * self.interval_ms
+        if process is not ProcessState.STOPPED:
+            heard_ms = max(heard_ms, self.beat_ms + self.interval_ms)
+        if now_ms - host.heard_ms < heard_ms:
             return Verdict.HEARD
-        if process is Process.RUNNING:
+        if process is ProcessState.RUNNING:
             return Verdict.ALIVE
-        if process is not Process.SLEEPING:
+        if process is not ProcessState.SLEEPING:
             return Verdict.DEAD
         if host.silent_since_ms < host.heard_ms:  # a new silence: it was heard since the last one
             host.silent_since_ms = now_ms - silent_ms
         patient_ms = PATIENCE * self.timeout_ms
         return Verdict.ALIVE if now_ms - host.silent_since_ms < patient_ms else Verdict.DEAD
 
-    def unheard(self, hosts: Iterable[Member], now_ms: int) -> list[Member]:
+    def unheard(self, hosts: Iterable[RosterEntry], now_ms: int) -> list[RosterEntry]:
         """The hosts that the driver has not heard for longer than the host timeout."""
         return [host for host in hosts if now_ms - host.heard_ms > self.host_timeout_ms]
 
@@ -100,7 +121,7 @@ class Suspicion:
             self.timeout_ms = min(2 * self.timeout_ms, TIMEOUT_MS_MAX)
         return self.timeout_ms != before
 
-    def looked(self, hosts: Iterable[Member], now_ms: int) -> None:
+    def looked(self, hosts: Iterable[RosterEntry], now_ms: int) -> None:
         """The driver runs; forgive the hosts the time in which it did not."""
         gap_ms = 0 if self._ran_ms is None else now_ms - self._ran_ms
         self._ran_ms = now_ms

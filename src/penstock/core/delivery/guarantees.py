@@ -19,19 +19,19 @@ from typing import NamedTuple
 from penstock.errors import GraphError, SettingsError
 
 __all__ = [
-    "Failure",
-    "Guarantee",
-    "May",
-    "Member",
     "PROMISES",
-    "Work",
+    "FailureClass",
+    "Guarantee",
+    "GuaranteedStage",
+    "May",
+    "RequiredWork",
     "guarantee_named",
     "promise",
     "resolve",
 ]
 
 
-class Work(NamedTuple):
+class RequiredWork(NamedTuple):
     """The work that a guarantee needs; everything else is left undone."""
 
     logs: bool
@@ -71,7 +71,7 @@ class Guarantee(Enum):
         return self is not Guarantee.AT_LEAST_ONCE
 
     @property
-    def work(self) -> Work:
+    def work(self) -> RequiredWork:
         """What this guarantee needs and no more."""
         return _WORK[self]
 
@@ -85,9 +85,11 @@ class Guarantee(Enum):
 
 
 _WORK = {
-    Guarantee.AT_MOST_ONCE: Work(logs=False, dedup=False, order=False, position_first=True),
-    Guarantee.AT_LEAST_ONCE: Work(logs=True, dedup=False, order=False, position_first=False),
-    Guarantee.EXACTLY_ONCE: Work(logs=True, dedup=True, order=True, position_first=False),
+    Guarantee.AT_MOST_ONCE: RequiredWork(logs=False, dedup=False, order=False, position_first=True),
+    Guarantee.AT_LEAST_ONCE: RequiredWork(
+        logs=True, dedup=False, order=False, position_first=False
+    ),
+    Guarantee.EXACTLY_ONCE: RequiredWork(logs=True, dedup=True, order=True, position_first=False),
 }
 
 
@@ -108,7 +110,7 @@ def guarantee_named(name: str | Guarantee) -> Guarantee:
         ) from None
 
 
-class Failure(Enum):
+class FailureClass(Enum):
     """What goes wrong, from the mildest to the worst."""
 
     NONE = "nothing fails"
@@ -129,17 +131,19 @@ class May(NamedTuple):
 
 _FAULTLESS, _AT_MOST, _AT_LEAST = May(False, False), May(True, False), May(False, True)
 
-PROMISES: Mapping[Guarantee, Mapping[Failure, May]] = {
+PROMISES: Mapping[Guarantee, Mapping[FailureClass, May]] = {
     Guarantee.AT_MOST_ONCE: {
-        failure: _FAULTLESS if failure is Failure.NONE else _AT_MOST for failure in Failure
+        failure: _FAULTLESS if failure is FailureClass.NONE else _AT_MOST
+        for failure in FailureClass
     },
     Guarantee.AT_LEAST_ONCE: {
-        Failure.NONE: _FAULTLESS,
-        **{failure: _AT_LEAST for failure in Failure if failure is not Failure.NONE},
-        Failure.BEYOND: May(True, True),
+        FailureClass.NONE: _FAULTLESS,
+        **{failure: _AT_LEAST for failure in FailureClass if failure is not FailureClass.NONE},
+        FailureClass.BEYOND: May(True, True),
     },
     Guarantee.EXACTLY_ONCE: {
-        failure: _AT_MOST if failure is Failure.BEYOND else _FAULTLESS for failure in Failure
+        failure: _AT_MOST if failure is FailureClass.BEYOND else _FAULTLESS
+        for failure in FailureClass
     },
 }
 """What each guarantee allows in each class of failure.
@@ -149,13 +153,13 @@ the rings begin anew then, as they do in a running flow, nothing is.
 """
 
 
-def promise(guarantee: Guarantee, failure: Failure) -> May:
+def promise(guarantee: Guarantee, failure: FailureClass) -> May:
     """What may happen under a guarantee in a class of failure."""
     return PROMISES[guarantee][failure]
 
 
 @dataclass(frozen=True)
-class Member:
+class GuaranteedStage:
     """A stage, source or sink as far as guarantees care."""
 
     name: str
@@ -168,14 +172,14 @@ class Member:
     """A sink that ignores what it has already."""
 
 
-def resolve(flow: Guarantee, members: Mapping[str, Member]) -> dict[str, Guarantee]:
+def resolve(flow: Guarantee, members: Mapping[str, GuaranteedStage]) -> dict[str, Guarantee]:
     """The guarantee of every stage, or an error that says which two do not go together.
 
     A sink has its own guarantee or the flow's; a stage has its own, which must cover those of its
     children, or just what they need.
 
-    >>> stages = {"a": Member("a", ("b", "c")), "b": Member("b"),
-    ...           "c": Member("c", guarantee=Guarantee.AT_MOST_ONCE)}
+    >>> stages = {"a": GuaranteedStage("a", ("b", "c")), "b": GuaranteedStage("b"),
+    ...           "c": GuaranteedStage("c", guarantee=Guarantee.AT_MOST_ONCE)}
     >>> [g.value for g in resolve(Guarantee.AT_MOST_ONCE, stages).values()]
     ['at-most-once', 'at-most-once', 'at-most-once']
     >>> [g.value for g in resolve(Guarantee.EXACTLY_ONCE, stages).values()]
@@ -191,7 +195,7 @@ def resolve(flow: Guarantee, members: Mapping[str, Member]) -> dict[str, Guarant
     return found
 
 
-def _needed(name: str, flow: Guarantee, members: Mapping[str, Member]) -> Guarantee:
+def _needed(name: str, flow: Guarantee, members: Mapping[str, GuaranteedStage]) -> Guarantee:
     """A stage's own guarantee, or what the nearest ones with one need of it."""
     needed: Guarantee | None = None
     seen, waiting = {name}, [name]
@@ -207,7 +211,9 @@ def _needed(name: str, flow: Guarantee, members: Mapping[str, Member]) -> Guaran
     return flow if needed is None else needed
 
 
-def _check(member: Member, found: Mapping[str, Guarantee], members: Mapping[str, Member]) -> None:
+def _check(
+    member: GuaranteedStage, found: Mapping[str, Guarantee], members: Mapping[str, GuaranteedStage]
+) -> None:
     own = found[member.name]
     for child in member.children:
         wanted = found[child]

@@ -19,7 +19,7 @@ __all__ = [
     "Body",
     "Collect",
     "Collected",
-    "Deliver",
+    "DeliverParcels",
     "Doubt",
     "Effect",
     "Envelope",
@@ -27,13 +27,13 @@ __all__ = [
     "HandedOver",
     "Introduced",
     "Parcel",
-    "Process",
+    "ParcelRecord",
+    "ProcessParcel",
     "Publish",
     "Ready",
-    "Record",
     "Recovered",
     "Refused",
-    "Send",
+    "SendEnvelope",
     "Share",
     "Shared",
     "Taken",
@@ -56,7 +56,7 @@ class Parcel(NamedTuple):
     """Of the payload, in bytes."""
 
 
-class Record(NamedTuple):
+class ParcelRecord(NamedTuple):
     """What stands for a parcel among replicas: no rows, just where to ask for them."""
 
     id: ParcelId
@@ -66,7 +66,7 @@ class Record(NamedTuple):
     """The rows after all, where replicas mirror them."""
 
 
-class Deliver(NamedTuple):
+class DeliverParcels(NamedTuple):
     """Parcels for a role."""
 
     parcels: tuple[Parcel, ...]
@@ -88,7 +88,7 @@ class Share(NamedTuple):
     """Records of a role, to every sibling."""
 
     number: int
-    records: tuple[Record, ...]
+    records: tuple[ParcelRecord, ...]
     floor: Mapping[Lane, int]
     whole: bool = False
     """There are no others: forget what was known of the role."""
@@ -109,7 +109,7 @@ class Collected(NamedTuple):
     """All that a sibling knows of a role."""
 
     host: int
-    records: tuple[Record, ...]
+    records: tuple[ParcelRecord, ...]
     floor: Mapping[Lane, int]
 
 
@@ -117,7 +117,7 @@ class Introduced(NamedTuple):
     """A sibling has sent a new member all about its own roles; this is what it knows of others."""
 
     host: int
-    copies: tuple[tuple[Role, int, tuple[Record, ...], Mapping[Lane, int]], ...]
+    copies: tuple[tuple[Role, int, tuple[ParcelRecord, ...], Mapping[Lane, int]], ...]
     """Role, incarnation of who shared last, records, floor."""
 
 
@@ -146,7 +146,7 @@ class Refused(NamedTuple):
 
 
 Body = (
-    Deliver
+    DeliverParcels
     | Acknowledge
     | Floors
     | Share
@@ -173,14 +173,14 @@ class Envelope(NamedTuple):
     body: Body
 
 
-class Send(NamedTuple):
+class SendEnvelope(NamedTuple):
     """Send an envelope to a host: in order, reliably while both live."""
 
     host: int
     envelope: Envelope
 
 
-class Process(NamedTuple):
+class ProcessParcel(NamedTuple):
     """Run the stage's function on a parcel; call ``processed``."""
 
     role: Role
@@ -221,12 +221,12 @@ class Doubt(NamedTuple):
     ids: tuple[ParcelId, ...]
 
 
-Effect = Send | Process | Publish | Taken | Recovered | Ready | Doubt
+Effect = SendEnvelope | ProcessParcel | Publish | Taken | Recovered | Ready | Doubt
 
 
 def size_bytes(body: Body) -> int:
     """The size of a message on the wire."""
-    if isinstance(body, Deliver):
+    if isinstance(body, DeliverParcels):
         return HEADER_BYTES + sum(ID_BYTES + parcel.size for parcel in body.parcels)
     if isinstance(body, Acknowledge):
         return HEADER_BYTES + ACKNOWLEDGE_BYTES * len(body.levels)

@@ -15,12 +15,12 @@ from penstock.core.delivery.messages import (
     Ask,
     Doubt,
     Floors,
-    Record,
+    ParcelRecord,
     Recovered,
 )
 from penstock.core.delivery.replicated import Sharing
 from penstock.core.delivery.role import RoleTables
-from penstock.core.delivery.tables import SETTLED, UNKNOWN, Entry, RecordTable, Work
+from penstock.core.delivery.tables import SETTLED, UNKNOWN, Entry, HeldParcel, RecordTable
 
 __all__ = ["RolePlayer", "RoleState"]
 
@@ -29,7 +29,7 @@ class RoleState(NamedTuple):
     """All that goes along when a role is handed over."""
 
     table: RecordTable
-    works: Mapping[ParcelId, Work]
+    works: Mapping[ParcelId, HeldParcel]
     entries: Mapping[ParcelId, Entry]
     asks: Mapping[Role, tuple[ParcelId, ...] | None]
     heard: Mapping[Role, Mapping[Lane, int]]
@@ -45,10 +45,28 @@ class RoleState(NamedTuple):
 
 
 @dataclass
-class RolePlayer(RoleTables):
-    """A role's tables and rules; envelopes and hosts are its owner's business."""
+class RolePlayer:
+    """A role's tables, and what happens to them when hosts come and go.
 
+    Envelopes and hosts are its owner's business.
+    """
+
+    tables: RoleTables
+    asks: dict[Role, tuple[ParcelId, ...] | None] = field(default_factory=dict)
+    """What was asked for and not answered; None: everything."""
+    heard: dict[Role, dict[Lane, int]] = field(default_factory=dict)
+    """Floors of the feeders."""
     _said: dict[Role, dict[Lane, int]] = field(default_factory=dict)
+
+    @property
+    def role(self) -> Role:
+        """What is played."""
+        return self.tables.role
+
+    @property
+    def incarnation(self) -> int:
+        """The number of this player among those that the role has had."""
+        return self.tables.incarnation
 
     # -- floors ----------------------------------------------------------------------------------
 
@@ -60,18 +78,24 @@ class RolePlayer(RoleTables):
 
     def inputs_floor(self) -> dict[Lane, int]:
         """Per lane, the number up to which nothing will ever come again."""
-        if self.is_source:
-            return {self.role: self.next - 1}
+        tables = self.tables
+        if tables.is_source:
+            return {tables.role: tables.next - 1}
         found = {}
-        for lane, carriers in self.stages.carriers[self.role.stage].items():
+        for lane, carriers in tables.stages.carriers[tables.role.stage].items():
             number = min(self.heard.get(role, {}).get(lane, 0) for role in carriers)
-            found[lane] = max(number, self.table.floor.get(lane, 0))
+            found[lane] = max(number, tables.table.floor.get(lane, 0))
         return found
 
     def own_floor(self) -> dict[Lane, int]:
         """Per lane, the number up to which this role will never send anything again."""
+        tables = self.tables
         found = self.inputs_floor()
-        kept = [*self.works, *self.entries, *(record.id for record in self.table.unsettled())]
+        kept = [
+            *tables.works,
+            *tables.entries,
+            *(record.id for record in tables.table.unsettled()),
+        ]
         for id_ in kept:
             if id_.number <= found[id_.lane]:
                 found[id_.lane] = id_.number - 1
@@ -79,32 +103,34 @@ class RolePlayer(RoleTables):
 
     def flush(self) -> None:
         """Now and then: floors rise, what is settled goes to the siblings in one message."""
-        if not self.settings.logs:
+        tables = self.tables
+        if not tables.settings.logs:
             return
         inputs = self.inputs_floor()
         self._doubt(inputs)
-        raised = any(number > self.table.floor.get(lane, 0) for lane, number in inputs.items())
-        if raised and not self.is_source:
-            self.table.raise_floor(inputs)
-        self.speak(raised and not self.is_source)
+        raised = any(number > tables.table.floor.get(lane, 0) for lane, number in inputs.items())
+        if raised and not tables.is_source:
+            tables.table.raise_floor(inputs)
+        tables.speak(raised and not tables.is_source)
         own = self.own_floor()
-        if self.settings.dedup:
-            for target in self.stages.downstream(self.role.stage):
+        if tables.settings.dedup:
+            for target in tables.stages.downstream(tables.role.stage):
                 if self._said.get(target) != own:
                     self._said[target] = own
-                    self.outgoing.append((target, Floors(own)))
+                    tables.outgoing.append((target, Floors(own)))
 
     def _doubt(self, inputs: Mapping[Lane, int]) -> None:
         """Give up what no host can send again: too many died at once."""
+        tables = self.tables
         lost = [
             record
-            for record in self.table.unsettled()
-            if record.id not in self.works and record.id.number <= inputs.get(record.id.lane, 0)
+            for record in tables.table.unsettled()
+            if record.id not in tables.works and record.id.number <= inputs.get(record.id.lane, 0)
         ]
         if lost:
-            self.table.put(record._replace(level=SETTLED) for record in lost)
-            self._share([record._replace(level=SETTLED) for record in lost])
-            self.effects.append(Doubt(self.role, tuple(record.id for record in lost)))
+            tables.table.put(record._replace(level=SETTLED) for record in lost)
+            tables.share([record._replace(level=SETTLED) for record in lost])
+            tables.effects.append(Doubt(tables.role, tuple(record.id for record in lost)))
 
     # -- taking over -----------------------------------------------------------------------------
 
@@ -114,9 +140,10 @@ class RolePlayer(RoleTables):
         ``fresh``: no host has records, so ask for everything.  ``position``: a source's.
         ``kept``: what was handed over from here to the dead host, who may not have got it.
         """
-        if self.is_source:
-            self.next = position + 1
-        elif self.settings.logs:
+        tables = self.tables
+        if tables.is_source:
+            tables.next = position + 1
+        elif tables.settings.logs:
             if kept is not None:
                 self._regain(kept)
             self._recover(fresh)
@@ -128,66 +155,72 @@ class RolePlayer(RoleTables):
         That one may have gone further with it.  So what siblings know to be settled is, and all
         that was sent is sent again: receivers drop what they have, and say how far it has come.
         """
+        tables = self.tables
         self.heard = {role: dict(floors) for role, floors in state.heard.items()}
         again: dict[Role, list[ParcelId]] = {}
         for id_, entry in state.entries.items():
-            self.entries[id_] = entry._replace(level=UNKNOWN)
+            tables.entries[id_] = entry._replace(level=UNKNOWN)
             again.setdefault(entry.target, []).append(id_)
         for target, ids in again.items():
-            self._deliver(target, ids)
+            tables.deliver(target, ids)
         self._continue(
-            {id_: work for id_, work in state.works.items() if self.table.level(id_) < SETTLED}
+            {id_: work for id_, work in state.works.items() if tables.table.level(id_) < SETTLED}
         )
 
-    def _continue(self, works: Mapping[ParcelId, Work]) -> None:
+    def _continue(self, works: Mapping[ParcelId, HeldParcel]) -> None:
         """Work on what another player had begun."""
+        tables = self.tables
         for id_, work in works.items():
             outputs = None if work.outputs is None else dict(work.outputs)
-            self.works[id_] = replace(work, outputs=outputs, shared=False, settled=False)
-        for id_, work in self.works.items():
+            tables.works[id_] = replace(work, outputs=outputs, shared=False, settled=False)
+        for id_, work in tables.works.items():
             if work.outputs is None and work.parcel is not None:
-                self._work(work.parcel)
+                tables.work_on(work.parcel)
             else:
-                self._advance(id_)
+                tables.advance(id_)
 
     def _recover(self, fresh: bool) -> None:
-        self._resume(record for record in self.table.unsettled() if record.id not in self.works)
-        if fresh or self.settings.sharing is Sharing.NOTHING:
-            self.asks = dict.fromkeys(self.stages.upstream(self.role.stage))
+        tables = self.tables
+        self._resume(record for record in tables.table.unsettled() if record.id not in tables.works)
+        if fresh or tables.settings.sharing is Sharing.NOTHING:
+            self.asks = dict.fromkeys(tables.stages.upstream(tables.role.stage))
         for origin in self.asks:
             self._ask(origin)
-        for origin in sorted({record.origin for record in self.table.records.values()}):
+        for origin in sorted({record.origin for record in tables.table.records.values()}):
             self._say_settled(origin)
-        self.share_all()
+        tables.share_all()
 
     def _say_settled(self, origin: Role) -> None:
         """Tell an origin again what it need not keep: it may not have heard."""
-        found = [r for r in self.table.records.values() if r.origin == origin]
+        tables = self.tables
+        found = [r for r in tables.table.records.values() if r.origin == origin]
         done = tuple((record.id, SETTLED) for record in found if record.level == SETTLED)
         if done:
-            self.outgoing.append((origin, Acknowledge(done)))
+            tables.outgoing.append((origin, Acknowledge(done)))
 
-    def _resume(self, records: Iterable[Record]) -> None:
+    def _resume(self, records: Iterable[ParcelRecord]) -> None:
+        tables = self.tables
         wanted: dict[Role, tuple[ParcelId, ...]] = {}
         for record in records:
             if record.parcel is not None:
-                self.works[record.id] = Work(record.origin, record.parcel)
-                self._work(record.parcel)
+                tables.works[record.id] = HeldParcel(record.origin, record.parcel)
+                tables.work_on(record.parcel)
             else:
                 wanted[record.origin] = (*wanted.get(record.origin, ()), record.id)
         self.asks = dict(wanted)
 
     def _ask(self, origin: Role) -> None:
-        self.outgoing.append((origin, Ask(self.asks[origin])))
+        self.tables.outgoing.append((origin, Ask(self.asks[origin])))
 
     def asked(self, asker: Role, ids: tuple[ParcelId, ...] | None) -> None:
         """A host that took a role over needs things again; what is being rebuilt follows."""
-        wanted = list(self.entries) if ids is None else ids
-        mine = [i for i in wanted if i in self.entries and self.entries[i].target == asker]
+        tables = self.tables
+        wanted = list(tables.entries) if ids is None else ids
+        mine = [i for i in wanted if i in tables.entries and tables.entries[i].target == asker]
         if ids is None:  # no host there has records of these any more
-            self.entries |= {id_: self.entries[id_]._replace(level=UNKNOWN) for id_ in mine}
-        self._deliver(asker, mine)
-        self.outgoing.append((asker, Answered()))
+            tables.entries |= {id_: tables.entries[id_]._replace(level=UNKNOWN) for id_ in mine}
+        tables.deliver(asker, mine)
+        tables.outgoing.append((asker, Answered()))
 
     def answered(self, origin: Role) -> None:
         """An origin has sent again what it has."""
@@ -197,7 +230,7 @@ class RolePlayer(RoleTables):
 
     def _maybe_recovered(self) -> None:
         if not self.asks:
-            self.effects.append(Recovered(self.role, self.incarnation))
+            self.tables.effects.append(Recovered(self.tables.role, self.tables.incarnation))
 
     # -- others move -----------------------------------------------------------------------------
 
@@ -207,12 +240,13 @@ class RolePlayer(RoleTables):
         After a crash that is what was never acknowledged: the rest will be asked for.  After a
         move nothing is lost, unless the host that had the role died since.
         """
+        tables = self.tables
         if role in self.asks:
             self._ask(role)
         self._say_settled(role)
         self._said.pop(role, None)
         again = []
-        for id_, entry in self.entries.items():
+        for id_, entry in tables.entries.items():
             if entry.target != role:
                 continue
             if entry.incarnation < fence:
@@ -220,38 +254,41 @@ class RolePlayer(RoleTables):
                     again.append(id_)
             elif entry.host in dead:
                 again.append(id_)
-        self._deliver(role, again)
+        tables.deliver(role, again)
 
     def host_lost(self, host: int, dead: set[int]) -> None:
         """A host is gone, and with it what was on its way to or from it."""
+        tables = self.tables
         for origin in self.asks:
             self._ask(origin)
         self._said.clear()
         again: dict[Role, list[ParcelId]] = {}
-        for id_, entry in self.entries.items():
-            moved = entry.host == host and self.seats[entry.target].host not in dead
+        for id_, entry in tables.entries.items():
+            moved = entry.host == host and tables.seats[entry.target].host not in dead
             if host in entry.via or moved:
                 again.setdefault(entry.target, []).append(id_)
         for target, ids in again.items():
-            self._deliver(target, ids)
+            tables.deliver(target, ids)
 
     # -- handing over ----------------------------------------------------------------------------
 
     def hand_over(self) -> RoleState:
         """Everything, for the next player."""
-        table = RecordTable(dict(self.table.records), dict(self.table.floor))
-        return RoleState(table, self.works, self.entries, self.asks, self.heard, self.next)
+        tables = self.tables
+        table = RecordTable(dict(tables.table.records), dict(tables.table.floor))
+        return RoleState(table, tables.works, tables.entries, self.asks, self.heard, tables.next)
 
     def take_over(self, state: RoleState, via: int) -> None:
         """Go on where the last player stopped."""
-        self.table = state.table
-        self.entries = {
+        tables = self.tables
+        tables.table = state.table
+        tables.entries = {
             id_: entry._replace(via=(*entry.via, via)) for id_, entry in state.entries.items()
         }
         self.asks, self.heard = dict(state.asks), {r: dict(f) for r, f in state.heard.items()}
-        self.next = state.next
+        tables.next = state.next
         for origin in self.asks:
             self._ask(origin)
         self._continue(state.works)
-        self.share_all()
+        tables.share_all()
         self._maybe_recovered()  # the last player's word may come too late, or never

@@ -29,23 +29,24 @@ from penstock.core.delivery.messages import (
     Body,
     Collect,
     Collected,
-    Deliver,
+    DeliverParcels,
     Effect,
     Envelope,
     Floors,
     HandedOver,
     Introduced,
     Parcel,
+    ParcelRecord,
     Ready,
-    Record,
     Refused,
-    Send,
+    SendEnvelope,
     Share,
     Shared,
     Taken,
 )
 from penstock.core.delivery.player import RolePlayer, RoleState
-from penstock.core.delivery.replicated import Replicated, Sharing
+from penstock.core.delivery.replicated import ReplicaSettings, Sharing
+from penstock.core.delivery.role import RoleTables
 from penstock.core.delivery.routing import Seat, Stages
 from penstock.core.delivery.tables import RecordTable
 
@@ -68,12 +69,10 @@ class ReplicaMachine:
     ``joining``: this host is new among them, and tells when it is ready.
     """
 
-    player_type: type[RolePlayer] = RolePlayer
-
     def __init__(
         self,
         host: int,
-        settings: Replicated,
+        settings: ReplicaSettings,
         stages: Stages,
         seats: Mapping[Role, Seat],
         fences: Mapping[Role, int],
@@ -106,7 +105,7 @@ class ReplicaMachine:
     @property
     def load(self) -> int:
         """How much there is to do here."""
-        return len(self.players) + sum(len(player.works) for player in self.players.values())
+        return len(self.players) + sum(len(player.tables.works) for player in self.players.values())
 
     def join(self) -> list[Effect]:
         """A new host has no sibling to wait for, or starts waiting."""
@@ -117,7 +116,7 @@ class ReplicaMachine:
     def read(self, role: Role, outputs: Mapping[Role, Parcel]) -> list[Effect]:
         """A source has read what comes next and divided it."""
         player = self.players[role]
-        player.read(outputs)
+        player.tables.read(outputs)
         return self._perform(player)
 
     def processed(
@@ -127,23 +126,23 @@ class ReplicaMachine:
         player = self.players.get(role)
         if player is None or player.incarnation != incarnation:
             return []
-        player.processed(id_, outputs)
+        player.tables.processed(id_, outputs)
         effects = self._perform(player)
-        if role in self._draining and not player.busy:
+        if role in self._draining and not player.tables.busy:
             effects += self._hand(role)
         return effects
 
     @property
     def unsaid(self) -> tuple[int, int]:
         """How many parcels have come, and how many are settled, that no other host was told of."""
-        counts = [player.unsaid for player in self.players.values()]
+        counts = [player.tables.unsaid for player in self.players.values()]
         return sum(came for came, _ in counts), sum(settled for _, settled in counts)
 
     def speak(self) -> list[Effect]:
         """Often: what has come since goes to siblings and origins, in one message each."""
         effects: list[Effect] = []
         for player in self.players.values():
-            player.speak()
+            player.tables.speak()
             effects += self._perform(player)
         return effects
 
@@ -187,15 +186,15 @@ class ReplicaMachine:
             if isinstance(envelope.body, Shared):
                 return []  # the next player shares anew, under numbers of its own
             moved = envelope._replace(target_incarnation=forward.incarnation)
-            return [Send(forward.host, moved)]
+            return [SendEnvelope(forward.host, moved)]
         sender, body = envelope.sender, envelope.body
         if isinstance(body, Shared):
-            player.shared(body.number, body.host)
+            player.tables.shared(body.number, body.host)
         elif sender is not None:
-            if isinstance(body, Deliver):
-                player.received(sender, body.parcels)
+            if isinstance(body, DeliverParcels):
+                player.tables.received(sender, body.parcels)
             elif isinstance(body, Acknowledge):
-                player.acknowledged(body.levels)
+                player.tables.acknowledged(body.levels)
             elif isinstance(body, Floors):
                 player.heard_floors(sender, body.floors)
             elif isinstance(body, Ask):
@@ -230,13 +229,15 @@ class ReplicaMachine:
             answer = Collected(self.host, tuple(table.records.values()), dict(table.floor))
         else:
             return []
-        return [Send(host, Envelope(self.host, None, 0, role, envelope.incarnation, answer))]
+        return [
+            SendEnvelope(host, Envelope(self.host, None, 0, role, envelope.incarnation, answer))
+        ]
 
     def _learn(
         self,
         role: Role,
         incarnation: int,
-        records: Iterable[Record],
+        records: Iterable[ParcelRecord],
         floor: Mapping[Lane, int],
         whole: bool,
     ) -> None:
@@ -248,7 +249,7 @@ class ReplicaMachine:
             self.copies.pop(role, None)
         self._add(role, records, floor)
 
-    def _add(self, role: Role, records: Iterable[Record], floor: Mapping[Lane, int]) -> None:
+    def _add(self, role: Role, records: Iterable[ParcelRecord], floor: Mapping[Lane, int]) -> None:
         table = self.copies.setdefault(role, RecordTable())
         table.put(records)
         table.raise_floor(floor)
@@ -262,14 +263,14 @@ class ReplicaMachine:
         for host in went:
             self._strangers.discard(host)
             for player in list(self.players.values()):
-                player.left(host)
+                player.tables.left(host)
                 effects += self._perform(player)
             for role, taking in list(self._taking.items()):
                 taking.waiting.discard(host)
                 effects += self._maybe_begin(role)
         for host in came:
             for player in self.players.values():
-                player.joined(host)
+                player.tables.joined(host)
                 effects += self._perform(player)
             copies = tuple(
                 (role, self._learnt.get(role, 0), tuple(table.records.values()), dict(table.floor))
@@ -304,7 +305,7 @@ class ReplicaMachine:
             incarnation, fresh, position, set(ask), self.kept.pop(role, (None, None))[1]
         )
         effects: list[Effect] = [
-            Send(host, Envelope(self.host, role, incarnation, None, 0, Collect()))
+            SendEnvelope(host, Envelope(self.host, role, incarnation, None, 0, Collect()))
             for host in sorted(ask)
         ]
         return effects + self._maybe_begin(role)
@@ -327,11 +328,11 @@ class ReplicaMachine:
         return [Taken(role, taking.incarnation), *self._perform(player)]
 
     def _play(self, role: Role, incarnation: int) -> RolePlayer:
-        player = self.player_type(
+        tables = RoleTables(
             role, incarnation, self.settings, self.stages, self.seats, set(self.siblings)
         )
-        player.table = self.copies.pop(role, RecordTable())
-        self.players[role] = player
+        tables.table = self.copies.pop(role, RecordTable())
+        player = self.players[role] = RolePlayer(tables)
         self.seats[role] = Seat(self.host, incarnation)
         self._forwards.pop(role, None)
         return player
@@ -345,19 +346,21 @@ class ReplicaMachine:
         if player is None or player.incarnation >= to.incarnation or role in self._draining:
             return []
         self._draining[role] = (to, [])
-        return [] if player.busy and not player.is_sink else self._hand(role)
+        return [] if player.tables.busy and not player.tables.is_sink else self._hand(role)
 
     def _hand(self, role: Role) -> list[Effect]:
         to, held = self._draining.pop(role)
         player = self.players.pop(role)
-        player.speak()  # what the next player believes to be told
+        player.tables.speak()  # what the next player believes to be told
         effects = self._perform(player)
         state = player.hand_over()
         self._copy(player)
         self._keep(role, to, state)
         self._forwards[role] = self.seats[role] = to
         body = HandedOver(state, state.size)
-        effects.append(Send(to.host, Envelope(self.host, None, 0, role, to.incarnation, body)))
+        effects.append(
+            SendEnvelope(to.host, Envelope(self.host, None, 0, role, to.incarnation, body))
+        )
         for envelope in held:
             effects += self._for_role(envelope, role)
         return effects
@@ -421,22 +424,23 @@ class ReplicaMachine:
     def _copy(self, player: RolePlayer) -> None:
         """Know of a role that was played here what a sibling knows."""
         if self.settings.sharing is not Sharing.NOTHING:
-            self.copies[player.role] = player.table
+            self.copies[player.role] = player.tables.table
             self._learnt[player.role] = player.incarnation
 
-    def _to_host(self, host: int, body: Body) -> Send:
-        return Send(host, Envelope(self.host, None, 0, None, 0, body))
+    def _to_host(self, host: int, body: Body) -> SendEnvelope:
+        return SendEnvelope(host, Envelope(self.host, None, 0, None, 0, body))
 
     def _perform(self, player: RolePlayer) -> list[Effect]:
         if self.settings.acknowledged or self.settings.mirrored:
-            player.speak()  # the source waits for it, or rows are too large to be gathered
-        effects, player.effects = player.effects, []
-        outgoing, player.outgoing = player.outgoing, []
+            player.tables.speak()  # the source waits for it, or rows are too large to be gathered
+        tables = player.tables
+        effects, tables.effects = tables.effects, []
+        outgoing, tables.outgoing = tables.outgoing, []
         for to, body in outgoing:
             if isinstance(to, Role):
                 host, role, number = self.seats[to].host, to, self.seats[to].incarnation
             else:
                 host, role, number = to, None, 0
             envelope = Envelope(self.host, player.role, player.incarnation, role, number, body)
-            effects.append(Send(host, envelope))
+            effects.append(SendEnvelope(host, envelope))
         return effects

@@ -9,7 +9,7 @@ from functools import cached_property
 from penstock.core.delivery.guarantees import Guarantee
 from penstock.errors import SettingsError
 
-__all__ = ["Replicated", "Sharing"]
+__all__ = ["ReplicaSettings", "Sharing"]
 
 
 class Sharing(Enum):
@@ -24,13 +24,13 @@ class Sharing(Enum):
 
 
 @dataclass(frozen=True)
-class Replicated:
+class ReplicaSettings:
     """How replicas protect what they hold.
 
     A parcel survives the loss of up to ``depth`` of the hosts that hold it or what it was made
     from.  What it restores is what is in flight: stages keep no state of their own under it.
 
-    >>> Replicated().depth, Replicated(Guarantee.AT_MOST_ONCE).logs
+    >>> ReplicaSettings().depth, ReplicaSettings(Guarantee.AT_MOST_ONCE).logs
     (1, False)
     """
 

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["Load", "Report", "RingEffect", "RingMember", "SendPing", "SendPong"]
+__all__ = ["Load", "RingEffect", "RingMember", "SendPing", "SendPong", "TellSilence"]
 
 GAPS = 100
 """Number of gaps between answers that are remembered."""
@@ -57,7 +57,7 @@ class SendPong(NamedTuple):
     loads: Mapping[int, Load]
 
 
-class Report(NamedTuple):
+class TellSilence(NamedTuple):
     """Tell the controller that a member is silent."""
 
     host: int
@@ -65,7 +65,7 @@ class Report(NamedTuple):
     loads: Mapping[int, Load]
 
 
-RingEffect = SendPing | SendPong | Report
+RingEffect = SendPing | SendPong | TellSilence
 
 
 class RingMember:
@@ -127,7 +127,7 @@ class RingMember:
         silent_ms = now_ms - self._heard_ms
         if silent_ms >= self.deadline_ms:
             self._heard_ms = now_ms
-            effects.append(Report(self.next, silent_ms, dict(self.loads)))
+            effects.append(TellSilence(self.next, silent_ms, dict(self.loads)))
         return effects
 
     def pinged(

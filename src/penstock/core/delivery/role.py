@@ -1,4 +1,4 @@
-"""One role in the hands of a host: what it had, what it sent, what it knows.
+"""One role in the hands of a host: its tables, and what normal operation does to them.
 
 Theory of operation
 -------------------
@@ -22,21 +22,21 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from penstock.core.delivery.ids import Lane, ParcelId, Role, derive
+from penstock.core.delivery.ids import ParcelId, Role, derive
 from penstock.core.delivery.messages import (
     Acknowledge,
     Body,
-    Deliver,
+    DeliverParcels,
     Effect,
     Parcel,
-    Process,
+    ParcelRecord,
+    ProcessParcel,
     Publish,
-    Record,
     Share,
 )
-from penstock.core.delivery.replicated import Replicated, Sharing
+from penstock.core.delivery.replicated import ReplicaSettings, Sharing
 from penstock.core.delivery.routing import Seat, Stages
-from penstock.core.delivery.tables import SETTLED, UNKNOWN, Entry, RecordTable, Work
+from penstock.core.delivery.tables import SETTLED, UNKNOWN, Entry, HeldParcel, RecordTable
 
 __all__ = ["Outgoing", "RoleTables"]
 
@@ -47,26 +47,22 @@ Outgoing = tuple[Role | int, Body]
 @dataclass
 class _Sharing:
     waiting: set[int]
-    records: tuple[Record, ...]
+    records: tuple[ParcelRecord, ...]
 
 
 @dataclass
 class RoleTables:
-    """A role's tables, and what normal operation does to them."""
+    """What a role has had, what it has sent, what it and its siblings know."""
 
     role: Role
     incarnation: int
-    settings: Replicated
+    settings: ReplicaSettings
     stages: Stages
     seats: Mapping[Role, Seat]
     siblings: set[int]
     table: RecordTable = field(default_factory=RecordTable)
-    works: dict[ParcelId, Work] = field(default_factory=dict)
+    works: dict[ParcelId, HeldParcel] = field(default_factory=dict)
     entries: dict[ParcelId, Entry] = field(default_factory=dict)
-    asks: dict[Role, tuple[ParcelId, ...] | None] = field(default_factory=dict)
-    """What was asked for and not answered; None: everything."""
-    heard: dict[Role, dict[Lane, int]] = field(default_factory=dict)
-    """Floors of the feeders."""
     next: int = 1
     """A source's next number."""
     busy: Counter[ParcelId] = field(default_factory=Counter)
@@ -105,11 +101,11 @@ class RoleTables:
 
     def received(self, origin: Role, parcels: Iterable[Parcel]) -> None:
         """Parcels have come from their origin."""
-        fresh: list[Record] = []
+        fresh: list[ParcelRecord] = []
         known: list[tuple[ParcelId, int]] = []
         for parcel in parcels:
             if not self.settings.logs:
-                self._work(parcel)
+                self.work_on(parcel)
                 continue
             if self._had(parcel.id):
                 work = self.works.get(parcel.id)
@@ -119,9 +115,9 @@ class RoleTables:
                     known.append((parcel.id, work.told))
                 continue
             shared = self.settings.sharing is Sharing.NOTHING
-            self.works[parcel.id] = Work(origin, parcel, shared=shared)
+            self.works[parcel.id] = HeldParcel(origin, parcel, shared=shared)
             fresh.append(self._record(parcel.id, 0))
-            self._work(parcel)
+            self.work_on(parcel)
         self._news.setdefault(origin, {}).update(known)
         if fresh:
             if self.settings.dedup:
@@ -134,8 +130,9 @@ class RoleTables:
             return False
         return id_ in self.works or self.table.level(id_) == SETTLED
 
-    def _work(self, parcel: Parcel) -> None:
-        kind = Publish if self.is_sink else Process
+    def work_on(self, parcel: Parcel) -> None:
+        """Let a parcel be processed or published."""
+        kind = Publish if self.is_sink else ProcessParcel
         self.busy[parcel.id] += 1
         self.effects.append(kind(self.role, self.incarnation, parcel))
 
@@ -153,7 +150,7 @@ class RoleTables:
         if self.settings.sharing is not Sharing.MIRRORED:
             work.parcel = None
         work.outputs = dict.fromkeys(self._send(id_, outputs), UNKNOWN)
-        self._advance(id_)
+        self.advance(id_)
 
     def published(self, id_: ParcelId) -> None:
         """A sink's parcel is visible outside."""
@@ -170,12 +167,13 @@ class RoleTables:
             made.append(named.id)
             if self.settings.logs:
                 self.entries[named.id] = Entry(named, target, parent)
-                self._deliver(target, [named.id])
+                self.deliver(target, [named.id])
             else:
-                self.outgoing.append((target, Deliver((named,))))
+                self.outgoing.append((target, DeliverParcels((named,))))
         return made
 
-    def _deliver(self, target: Role, ids: Iterable[ParcelId]) -> None:
+    def deliver(self, target: Role, ids: Iterable[ParcelId]) -> None:
+        """Send parcels of the delivery table to the present player of a role."""
         seat = self.seats[target]
         parcels = []
         for id_ in ids:
@@ -183,7 +181,7 @@ class RoleTables:
             self.entries[id_] = entry._replace(host=seat.host, incarnation=seat.incarnation)
             parcels.append(entry.parcel)
         if parcels:
-            self.outgoing.append((target, Deliver(tuple(parcels))))
+            self.outgoing.append((target, DeliverParcels(tuple(parcels))))
 
     # -- progress --------------------------------------------------------------------------------
 
@@ -200,13 +198,13 @@ class RoleTables:
             parent = None if entry.parent is None else self.works.get(entry.parent)
             if parent is not None and parent.outputs is not None and entry.parent is not None:
                 parent.outputs[id_] = level
-                self._advance(entry.parent)
+                self.advance(entry.parent)
 
     def _released(self, level: int) -> bool:
         """Whether a parcel at this level need not be kept."""
         return level >= self.settings.release
 
-    def _advance(self, id_: ParcelId) -> None:
+    def advance(self, id_: ParcelId) -> None:
         """A parcel may have come further: settle it, or tell its origin."""
         work = self.works[id_]
         if work.level >= self.settings.settle and not work.settled:
@@ -231,7 +229,7 @@ class RoleTables:
                 work.told = level
                 self._news.setdefault(work.origin, {})[id_] = level
 
-    def _may_tell(self, work: Work) -> bool:
+    def _may_tell(self, work: HeldParcel) -> bool:
         """Whether the origin may count on it that a parcel will be asked for."""
         if self.settings.acknowledged:
             return False
@@ -246,16 +244,16 @@ class RoleTables:
             if work is not None:
                 self._news.setdefault(work.origin, {})[id_] = SETTLED
                 if self.settings.dedup:
-                    self.table.put([Record(id_, work.origin, SETTLED)])
+                    self.table.put([ParcelRecord(id_, work.origin, SETTLED)])
 
     # -- records ---------------------------------------------------------------------------------
 
-    def _record(self, id_: ParcelId, level: int) -> Record:
+    def _record(self, id_: ParcelId, level: int) -> ParcelRecord:
         work = self.works[id_]
         mirrored = self.settings.sharing is Sharing.MIRRORED and level < SETTLED
-        return Record(id_, work.origin, level, work.parcel if mirrored else None)
+        return ParcelRecord(id_, work.origin, level, work.parcel if mirrored else None)
 
-    def _share(self, records: Iterable[Record], whole: bool = False) -> None:
+    def share(self, records: Iterable[ParcelRecord], whole: bool = False) -> None:
         """Send records to all siblings; ``shared`` comes when all have them."""
         if self.settings.sharing is Sharing.NOTHING:
             self._tell([record.id for record in records])
@@ -304,7 +302,7 @@ class RoleTables:
         ]
         records += [self._record(id_, SETTLED) for id_ in settling]
         if records or anyway:
-            self._share(records)
+            self.share(records)
         self._tell_news()
 
     def _tell_news(self) -> None:
@@ -313,7 +311,7 @@ class RoleTables:
             if levels:
                 self.outgoing.append((origin, Acknowledge(tuple(levels.items()))))
 
-    def all_records(self) -> tuple[Record, ...]:
+    def all_records(self) -> tuple[ParcelRecord, ...]:
         """Everything that a sibling should know of this role."""
         return tuple(
             self._record(id_, record.level) if id_ in self.works else record
@@ -322,7 +320,7 @@ class RoleTables:
 
     def share_all(self) -> None:
         """Let the siblings know everything again."""
-        self._share(self.all_records(), whole=True)
+        self.share(self.all_records(), whole=True)
 
     def joined(self, host: int) -> None:
         """A new sibling: it gets everything, and what waits for siblings waits for it, too."""

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.core.delivery.ids import Lane, ParcelId, Role
-from penstock.core.delivery.messages import Parcel, Record
+from penstock.core.delivery.messages import Parcel, ParcelRecord
 
-__all__ = ["SETTLED", "UNKNOWN", "Entry", "RecordTable", "Work"]
+__all__ = ["SETTLED", "UNKNOWN", "Entry", "HeldParcel", "RecordTable"]
 
 UNKNOWN = -1
 SETTLED = 255
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 
 
 @dataclass
-class Work:
+class HeldParcel:
     """A parcel that a role has, until it is settled."""
 
     origin: Role
@@ -71,13 +71,13 @@ class RecordTable:
 
     >>> table = RecordTable()
     >>> lane = Role(0, 0)
-    >>> table.put([Record(ParcelId(lane, n), lane, SETTLED) for n in (1, 2, 3)])
-    >>> table.put([Record(ParcelId(lane, 4), lane, 0)])
+    >>> table.put([ParcelRecord(ParcelId(lane, n), lane, SETTLED) for n in (1, 2, 3)])
+    >>> table.put([ParcelRecord(ParcelId(lane, 4), lane, 0)])
     >>> table.raise_floor({lane: 9}); len(table.records), table.level(ParcelId(lane, 2))
     (1, 255)
     """
 
-    records: dict[ParcelId, Record] = field(default_factory=dict)
+    records: dict[ParcelId, ParcelRecord] = field(default_factory=dict)
     floor: dict[Lane, int] = field(default_factory=dict)
 
     def level(self, id_: ParcelId) -> int:
@@ -87,7 +87,7 @@ class RecordTable:
             return record.level
         return SETTLED if id_.number <= self.floor.get(id_.lane, 0) else UNKNOWN
 
-    def put(self, records: Iterable[Record]) -> None:
+    def put(self, records: Iterable[ParcelRecord]) -> None:
         """Add records; levels never go back, and rows of settled ones are dropped."""
         for record in records:
             known = self.level(record.id)
@@ -112,6 +112,6 @@ class RecordTable:
             if record.level < SETTLED or id_.number > self.floor.get(id_.lane, 0)
         }
 
-    def unsettled(self) -> list[Record]:
+    def unsettled(self) -> list[ParcelRecord]:
         """Records of what may have to be done again."""
         return [record for record in self.records.values() if record.level < SETTLED]

@@ -25,7 +25,10 @@ is not taken for complete.
 *A node that replays* may complete epochs of later blocks before it is done, so its blocks do not
 wait for the end of the replay.  A checkpoint that cannot be taken at the end of a block is owed: it
 is taken as soon as it can be and everything that was let in is complete.  Until then it would hold
-rows of a later epoch.
+rows of a later epoch.  A replay takes rows of epochs after all that it repeats: where a sender
+skipped an epoch, its next mark lies behind them.  These wait until what is owed is saved.  Else,
+where all nodes hold their input for each other's checkpoints, this one would wait for the end of an
+epoch that the hold keeps from ending.
 """
 
 from __future__ import annotations
@@ -88,7 +91,9 @@ class Blocks:
     (3, [])
     """
 
-    def __init__(self, epochs: int, completed: int, counts: NodeCounts | None) -> None:
+    def __init__(
+        self, epochs: int, completed: int, counts: NodeCounts | None, repeats: int = -1
+    ) -> None:
         self._epochs = epochs
         self._counts = counts
         self.end = self._end_of(completed + 1)
@@ -103,6 +108,8 @@ class Blocks:
         """Whether a block has ended that is not saved."""
         self._newest = completed
         """The last epoch of which rows were let in."""
+        self._repeats = repeats if repeats > self.end else EPOCH_END
+        """The last epoch that is repeated, until it is complete and what was owed then is saved."""
 
     def _end_of(self, epoch: int) -> int:
         return (epoch // self._epochs + 1) * self._epochs - 1
@@ -110,7 +117,7 @@ class Blocks:
     def let_in(self, rows: Deliver) -> bool:
         """Whether rows reach the vertices now; else they wait for their block."""
         epoch = rows.time.epoch
-        if self._counts is None or epoch <= self.end:
+        if self._counts is None or epoch <= min(self.end, self._repeats):
             self._newest = max(self._newest, epoch)
             return True
         self._waiting.append(rows)
@@ -141,14 +148,25 @@ class Blocks:
             effects = self._end_block(least_open, completed, may_save)
             if effects:
                 return effects
-        return self._saved_now(completed) if may_save else []
+        effects = self._saved_now(completed) if may_save else []
+        if self._has_repeated(completed):
+            self._repeats = EPOCH_END
+            effects += self._admitted()
+        return effects
 
-    def owes(self, completed: int) -> bool:
+    def is_owed(self, completed: int, may_save: bool) -> bool:
+        """Whether a replay left something to do: a block to save, or rows that may go on."""
+        return (may_save and self._owes(completed)) or self._has_repeated(completed)
+
+    def _owes(self, completed: int) -> bool:
         """Whether a block that has ended can be saved now: all that was let in is complete."""
         return self._owed and completed >= max(self._given, self._newest)
 
+    def _has_repeated(self, completed: int) -> bool:
+        return self._repeats < EPOCH_END and completed >= self._repeats and not self._owed
+
     def _saved_now(self, completed: int) -> list[BlockEffect]:
-        if not self.owes(completed):
+        if not self._owes(completed):
             return []
         self._owed, self._saved = False, completed
         return [SaveBlock()]
@@ -165,7 +183,7 @@ class Blocks:
         waiting, self._waiting = self._waiting, []
         admitted = []
         for rows in waiting:
-            if rows.time.epoch > self.end:
+            if rows.time.epoch > min(self.end, self._repeats):
                 self._waiting.append(rows)
                 continue
             admitted.append(Admit(rows))

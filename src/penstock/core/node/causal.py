@@ -13,7 +13,7 @@ gets the step's stamp and a diff, is logged per child, and leaves if the child's
 A node starts fresh, with all edges open, or from a :class:`Start`, with all edges closed.  Then it
 replays: its inputs are taken in the order that the targets prescribe (:mod:`..causal.replay`), at
 stamps that fit between what its children have seen.  When the last target was hit it says
-``Recovered`` and is as good as any other node.  Should no order fit all targets it says
+``TellRecovered`` and is as good as any other node.  Should no order fit all targets it says
 ``Contradicted`` and stands still: everything that it is connected with starts from whole epochs.
 
 Before that it must know the watermark at the epoch where it starts, as a function of marks that it
@@ -54,7 +54,7 @@ from penstock.core.causal.clocks import Position
 from penstock.core.causal.diffs import Diff, completion
 from penstock.core.causal.logs import DiffLog, Part, PayloadLog
 from penstock.core.causal.replay import Replay, Turn
-from penstock.core.causal.reports import Report, Start
+from penstock.core.causal.reports import NodeReport, Start
 from penstock.core.causal.times import ZERO, Stamp
 from penstock.core.node.causal_effects import (
     CausalEffect,
@@ -62,9 +62,9 @@ from penstock.core.node.causal_effects import (
     Contradicted,
     Flushed,
     Recall,
-    Recovered,
     Retire,
     TakeCheckpoint,
+    TellRecovered,
     TellReport,
 )
 from penstock.core.node.checkpoints import Checkpoints, in_the_midst, whole_epochs
@@ -96,10 +96,11 @@ __all__ = ["CausalMachine"]
 class CausalMachine:
     """One node under causal recovery.
 
-    >>> from penstock.core.causal.diffs import Link, show_diff
+    >>> from penstock.core.causal.diffs import DiffLink, show_diff
     >>> from penstock.core.node.options import Outlet
     >>> node = CausalMachine(Wiring(5, {0: [1]}, (Outlet(9, (7,)),)))
-    >>> message = Message(DATA, 0, 1, 5, 0, 1, Time.root(0), stamp=(4,), diff=(Link(1, (4,), 0),))
+    >>> diff = (DiffLink(1, (4,), 0),)
+    >>> message = Message(DATA, 0, 1, 5, 0, 1, Time.root(0), stamp=(4,), diff=diff)
     >>> node.received(message)
     [Deliver(link=0, payload=None, time=Time(0), sender=1), EndStep()]
     >>> node.produced(9, [(7, "rows", 4)], Time.root(0))
@@ -160,6 +161,8 @@ class CausalMachine:
             self._gate = Gate(outside, completed, options.stateful, watermark_us)
         self._step: Step | None = None
         self._replay: Replay[Item] | None = None
+        self.repeats = -1
+        """The last epoch that it repeats after a start, because others know it; -1: none."""
         self._contradicted = False
         if start is not None:
             self._start(start, checkpoint)
@@ -174,6 +177,7 @@ class CausalMachine:
         self._output.start(start, checkpoint, horizon)
         determined = self._output.determined
         self._replay = Replay(start.targets, self.senders.ids, determined, start.positions)
+        self.repeats = max((target.made_from.epoch for target in start.targets), default=-1)
 
     # -- what others may know --------------------------------------------------------------------
 
@@ -350,7 +354,7 @@ class CausalMachine:
         """Every target was hit: the node is as good as any other."""
         self._replay = None
         self._output.replayed()
-        effects.append(Recovered())
+        effects.append(TellRecovered())
 
     def _close_gates(self) -> None:
         last = self._inbox.hold_after
@@ -519,10 +523,10 @@ class CausalMachine:
 
     # -- others' recoveries ----------------------------------------------------------------------
 
-    def report(self) -> Report:
+    def report(self) -> NodeReport:
         """What this node knows now."""
         standing, senders = self.standing, self.senders
-        return Report(
+        return NodeReport(
             self.node,
             standing.stamp,
             standing.completed,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from penstock.core.causal.diffs import Diff
 from penstock.core.causal.logs import Bundle
-from penstock.core.causal.reports import Report
+from penstock.core.causal.reports import NodeReport
 from penstock.core.node.messages import Effect, EndStep
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "Flushed",
     "ReadAgain",
     "Recall",
-    "Recovered",
     "Restated",
     "ResumeReading",
     "Retire",
@@ -26,6 +25,7 @@ __all__ = [
     "StoreDeterminants",
     "TakeCheckpoint",
     "TellOpened",
+    "TellRecovered",
     "TellReport",
 ]
 
@@ -33,7 +33,7 @@ __all__ = [
 class Checkpoint(NamedTuple):
     """A node at one moment, but for its vertices' state; the logs are what others need of it."""
 
-    report: Report
+    report: NodeReport
     log: Mapping[int, tuple[Bundle, ...]]
 
 
@@ -64,7 +64,7 @@ class TellReport(NamedTuple):
     """Answer the controller's fence."""
 
     round: int
-    report: Report
+    report: NodeReport
 
 
 class TellOpened(NamedTuple):
@@ -75,7 +75,7 @@ class TellOpened(NamedTuple):
     """The child's."""
 
 
-class Recovered(NamedTuple):
+class TellRecovered(NamedTuple):
     """Tell the controller that every target was hit: the node is as good as any other."""
 
 
@@ -143,7 +143,7 @@ CausalEffect = (
     | TellReport
     | TellOpened
     | Recall
-    | Recovered
+    | TellRecovered
     | Restated
     | Retire
     | StoreDeterminants

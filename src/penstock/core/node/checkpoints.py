@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from penstock.core.causal.clocks import Position
 from penstock.core.causal.logs import Bundle
-from penstock.core.causal.reports import Report
+from penstock.core.causal.reports import NodeReport
 from penstock.core.causal.times import ZERO
 from penstock.core.node.causal_effects import Checkpoint, Flushed
 from penstock.core.node.options import NodeOptions
@@ -75,7 +75,7 @@ class Checkpoints:
 
 
 def whole_epochs(
-    report: Report, log: Mapping[int, tuple[Bundle, ...]], senders: Iterable[int]
+    report: NodeReport, log: Mapping[int, tuple[Bundle, ...]], senders: Iterable[int]
 ) -> Checkpoint:
     """A checkpoint with nothing of epochs after the completed one: all of it comes again."""
     epoch = report.completed
@@ -85,7 +85,7 @@ def whole_epochs(
     return Checkpoint(_without_end(replace(report, clock=clock, diffs=diffs, rows=rows)), log)
 
 
-def in_the_midst(report: Report, log: Mapping[int, tuple[Bundle, ...]]) -> Checkpoint:
+def in_the_midst(report: NodeReport, log: Mapping[int, tuple[Bundle, ...]]) -> Checkpoint:
     """A checkpoint of everything that was handled.
 
     Marks beyond the completed epoch are asked for again, so the gate is not kept.
@@ -95,7 +95,7 @@ def in_the_midst(report: Report, log: Mapping[int, tuple[Bundle, ...]]) -> Check
     return Checkpoint(replace(report, clock=clock), log)
 
 
-def _without_end(report: Report) -> Report:
+def _without_end(report: NodeReport) -> NodeReport:
     """What a checkpoint knows, without the ends of senders' streams."""
     if report.newest < EPOCH_END or max(report.completed, report.rows) >= EPOCH_END:
         return report

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from penstock.core.node.causal_effects import CausalEffect, Restated
-from penstock.core.node.messages import Message, Report
+from penstock.core.node.messages import Message, TellClosed
 from penstock.core.node.standing import Item, Standing
 from penstock.core.node.tracking import NodeCounts
 from penstock.core.progress.marks import WATERMARK_IDLE, Completion, MarkAligner
@@ -90,7 +90,7 @@ class LoopGate(Gate):
         for done in completions:
             if self._counts is not None:
                 self._counts.closed(done.epoch)
-            self.closed.append(Report(done.epoch, done.watermark_us, self.cut_of(done.epoch)))
+            self.closed.append(TellClosed(done.epoch, done.watermark_us, self.cut_of(done.epoch)))
 
     def region_completed(self, done: Completion, cut_us: int, last_us: int | None) -> None:
         """An epoch is complete in the loop; the watermark of a node never goes back."""
@@ -110,5 +110,5 @@ class LoopGate(Gate):
         effects: list[CausalEffect] = []
         if self.keys:
             gate_us = self.aligner.restate(self._stated)
-            effects.append(Report(standing.completed, gate_us, 0))
+            effects.append(TellClosed(standing.completed, gate_us, 0))
         return [*effects, Restated(standing.completed, standing.watermark_us)]

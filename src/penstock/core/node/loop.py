@@ -16,7 +16,7 @@ What leaves the loop leaves with the completion of its epoch, so it depends on a
 on their order.  A checkpoint has the state at its epoch and nothing of later ones: after a start
 everything after that epoch comes again.
 
-A restarted node says ``Report(epoch, watermark)`` for the epoch where it starts, before it says
+A restarted node says ``TellClosed(epoch, watermark)`` for the epoch where it starts, before it says
 ``Restated``: the watermark at its gate, for the tracker that aligns the gates.
 """
 

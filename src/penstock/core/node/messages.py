@@ -21,8 +21,8 @@ __all__ = [
     "EndStep",
     "Finish",
     "Message",
-    "Report",
     "Send",
+    "TellClosed",
 ]
 
 DATA = 0
@@ -75,7 +75,7 @@ class Complete(NamedTuple):
     cut_us: int
 
 
-class Report(NamedTuple):
+class TellClosed(NamedTuple):
     """Tell the controller that an epoch was closed at the node's gate."""
 
     epoch: int
@@ -97,4 +97,4 @@ class EndStep(NamedTuple):
     """Everything before is delivered: call ``end_step`` and perform what it gives."""
 
 
-Effect = Deliver | Complete | Report | Send | Finish
+Effect = Deliver | Complete | TellClosed | Send | Finish

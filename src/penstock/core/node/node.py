@@ -36,8 +36,8 @@ from penstock.core.node.messages import (
     Effect,
     Finish,
     Message,
-    Report,
     Send,
+    TellClosed,
 )
 from penstock.core.node.options import Wiring
 from penstock.core.node.tracking import NodeCounts, NodeTracking
@@ -109,7 +109,7 @@ class NodeMachine:
         if self.counts is None:
             return Complete(completion.epoch, completion.watermark_us, cut_us)
         self.counts.closed(completion.epoch)
-        return Report(completion.epoch, completion.watermark_us, cut_us)
+        return TellClosed(completion.epoch, completion.watermark_us, cut_us)
 
     def region_completed(self, epoch: int, watermark_us: int | None, cut_us: int) -> list[Effect]:
         """No count is left that could result in an epoch here."""
@@ -158,7 +158,7 @@ class NodeMachine:
         if self.is_source and self.counts is not None:
             self.counts.closed(epoch)
             least = min((w for w in watermarks_us.values() if w is not None), default=None)
-            effects.append(Report(epoch, least, cut_us))
+            effects.append(TellClosed(epoch, least, cut_us))
         if epoch >= EPOCH_END:
             self.finished = True
             effects.append(Finish())

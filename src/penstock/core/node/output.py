@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from penstock.core.causal.clocks import Floor, Position
-from penstock.core.causal.diffs import Diff, Link
+from penstock.core.causal.diffs import Diff, DiffLink
 from penstock.core.causal.logs import Bundle, Part, PayloadLog
 from penstock.core.causal.replay import slot
 from penstock.core.causal.reports import Start, Target
@@ -65,7 +65,7 @@ class Output:
         """Children that were not told of the watermark at their positions."""
         self._durable: Stamp = ZERO
         self._top: Stamp = ZERO
-        self._taken: Mapping[Stamp, Link | None] = {}
+        self._taken: Mapping[Stamp, DiffLink | None] = {}
         self._horizon = -1
         self._targets: Sequence[Target] = ()
 
@@ -134,7 +134,7 @@ class Output:
             require(before is None, f"node {self._node}: a step before {before} has no determinant")
             if step.turn.exactly is None:
                 newest = max((p.time.epoch for ps in step.parts.values() for p in ps), default=-1)
-                own = Link(self._node, stamp, newest, step.values)
+                own = DiffLink(self._node, stamp, newest, step.values)
                 effects.append(StoreDeterminants(((own, *made_from),)))
             if self._stateful:  # without state no other node would know what came
                 made_from = ()
@@ -142,7 +142,7 @@ class Output:
             if child in skipped:
                 parts = self._skipped(child, parts)
             if parts:
-                link = Link(self._node, stamp, max(part.time.epoch for part in parts))
+                link = DiffLink(self._node, stamp, max(part.time.epoch for part in parts))
                 diff: Diff = (link, *made_from) if known and self._traced else ()
                 self.log.append(child, Bundle(stamp, diff, tuple(parts)))
         for child in step.parts:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from penstock.core.causal.clocks import Position
 from penstock.core.causal.logs import DiffLog
-from penstock.core.causal.reports import Report
+from penstock.core.causal.reports import NodeReport
 from penstock.core.causal.times import ZERO, Stamp
 from penstock.core.node.messages import DATA, MARK
 from penstock.core.node.standing import Item
@@ -28,7 +28,7 @@ class Senders:
         """The last epoch of each that was marked."""
         self.diffs = DiffLog()
 
-    def start(self, clock: Mapping[int, Position], saved: Report | None) -> None:
+    def start(self, clock: Mapping[int, Position], saved: NodeReport | None) -> None:
         """Begin at these clocks, with what a checkpoint knows."""
         for sender, position in clock.items():
             self.clock[sender] = self.base[sender] = position.stamp

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.core.causal.diffs import COMPLETION, Link, completion, origin
+from penstock.core.causal.diffs import COMPLETION, DiffLink, completion, origin
 from penstock.core.causal.replay import Turn
 from penstock.core.causal.reports import Cut, Start
 from penstock.core.causal.times import Stamp
@@ -45,7 +45,7 @@ def script(start: Start) -> list[Scripted]:
     """Everything that a restarted source does before it reads on, in order.
 
     >>> from penstock.core.causal.reports import Target
-    >>> target = Target((3,), Link(-2, (30, 20), 1))
+    >>> target = Target((3,), DiffLink(-2, (30, 20), 1))
     >>> found = script(Start(0, None, (1,), -1, {}, {}, (target,), offset=5, cuts=(Cut(0, 12),)))
     >>> [(item.start, item.end, item.exactly) for item in found]
     [(5, 12, None), (12, 12, None), (12, 20, None), (20, 30, (3,))]
@@ -122,7 +122,7 @@ class CausalSource(CausalMachine):
         require(start == self.offset, f"source {self.node}: rows {start} after {self.offset}")
         self.offset = end
         self.standing.saw_rows(epoch)
-        self._step = Step((Link(origin(self.node), (end, start), epoch),), FREE)
+        self._step = Step((DiffLink(origin(self.node), (end, start), epoch),), FREE)
 
     def cut(self, epoch: int, watermark_us: int | None, offset: int) -> list[CausalEffect]:
         """The reader has come to the end of an epoch: make that durable first."""
@@ -160,6 +160,6 @@ class CausalSource(CausalMachine):
             return [Complete(item.epoch, item.cut.watermark_us, 0)]
         self.offset = item.end
         self.standing.saw_rows(item.epoch)
-        made_from = Link(origin(self.node), (item.end, item.start), item.epoch)
+        made_from = DiffLink(origin(self.node), (item.end, item.start), item.epoch)
         self._step = Step((made_from,), turn)
         return [ReadAgain(item.start, item.end, item.epoch)]

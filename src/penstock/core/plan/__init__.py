@@ -5,18 +5,18 @@ and goes beyond it: exact optima without a discretised budget, DAGs, and a bound
 """
 
 from penstock.core.plan.cost import Configuration
-from penstock.core.plan.failure import Recovery, recover
+from penstock.core.plan.failure import RecoveryCost, recover
 from penstock.core.plan.solve import METHODS, Method, Plan, solve
-from penstock.core.plan.topology import Operator, Topology
+from penstock.core.plan.topology import OperatorProfile, OperatorTopology
 
 __all__ = [
     "METHODS",
     "Configuration",
     "Method",
-    "Operator",
+    "OperatorProfile",
+    "OperatorTopology",
     "Plan",
-    "Recovery",
-    "Topology",
+    "RecoveryCost",
     "recover",
     "solve",
 ]

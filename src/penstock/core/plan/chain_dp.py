@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.plan.cost import Configuration
-from penstock.core.plan.topology import Topology
+from penstock.core.plan.topology import OperatorTopology
 
 __all__ = ["chain_dp", "chain_dp_arrays"]
 
@@ -32,7 +32,7 @@ __all__ = ["chain_dp", "chain_dp_arrays"]
 class _Subchains:
     """CtoR and Ctoη of section 3.2.1 in constant time, from coefficients per (head, last)."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: OperatorTopology) -> None:
         self.order = topology.order
         self.log = [topology.log_cost[i] for i in self.order]
         self.state: dict[tuple[int, int], float] = {}
@@ -76,7 +76,7 @@ class _Subchains:
 
 
 def chain_dp(
-    topology: Topology,
+    topology: OperatorTopology,
     max_overhead: float,
     steps: int = 60,
     *,
@@ -107,7 +107,7 @@ def chain_dp(
 
 
 def chain_dp_arrays(
-    topology: Topology,
+    topology: OperatorTopology,
     max_overhead: float,
     steps: int = 60,
     *,
@@ -157,7 +157,7 @@ def _read_back(
     return Configuration(frozenset(chosen), tuple(frequency))
 
 
-def _allowed_heads(topology: Topology, anchors: frozenset[int] | None) -> list[list[int]]:
+def _allowed_heads(topology: OperatorTopology, anchors: frozenset[int] | None) -> list[list[int]]:
     """For each position, the positions that may be the head of the subchain ending there."""
     n = len(topology)
     if anchors is None:

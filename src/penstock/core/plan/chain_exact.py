@@ -15,7 +15,7 @@ from __future__ import annotations
 from math import inf, sqrt
 
 from penstock.core.plan.dual import Curve, maximise
-from penstock.core.plan.topology import Topology
+from penstock.core.plan.topology import OperatorTopology
 
 __all__ = ["solve_chain"]
 
@@ -23,7 +23,7 @@ __all__ = ["solve_chain"]
 _Segments = list[list[tuple[int, float, float, float]]]
 
 
-def solve_chain(topology: Topology, max_overhead: float) -> tuple[frozenset[int], float]:
+def solve_chain(topology: OperatorTopology, max_overhead: float) -> tuple[frozenset[int], float]:
     """The best anchors and their recovery time, for a budget above the least overhead."""
     order = topology.order
     by_start = _segments(topology, order)
@@ -47,7 +47,7 @@ def solve_chain(topology: Topology, max_overhead: float) -> tuple[frozenset[int]
     return frozenset(order[j] for j in range(n) if best_path >> j & 1), best
 
 
-def _segments(topology: Topology, order: tuple[int, ...]) -> _Segments:
+def _segments(topology: OperatorTopology, order: tuple[int, ...]) -> _Segments:
     log = [topology.log_cost[i] for i in order]
     rows = [
         (topology.failure_rate[i], topology.replay_cost[i], topology.state_cost[i]) for i in order

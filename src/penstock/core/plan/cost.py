@@ -22,7 +22,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from penstock.core.plan.topology import Topology
+from penstock.core.plan.topology import OperatorTopology
 
 __all__ = [
     "Configuration",
@@ -80,7 +80,7 @@ def bits(mask: int) -> Iterable[int]:
         mask ^= low
 
 
-def needed_by(topology: Topology, anchors: frozenset[int]) -> list[int]:
+def needed_by(topology: OperatorTopology, anchors: frozenset[int]) -> list[int]:
     """For each operator, a bit mask of the operators that its failure rolls back."""
     needed = [0] * len(topology)
     for i in topology.order:
@@ -92,7 +92,7 @@ def needed_by(topology: Topology, anchors: frozenset[int]) -> list[int]:
     return needed
 
 
-def segment_members(topology: Topology, anchors: frozenset[int]) -> list[list[int]]:
+def segment_members(topology: OperatorTopology, anchors: frozenset[int]) -> list[list[int]]:
     """The segments as lists of operators, in topological order of their first member."""
     group = list(range(len(topology)))
 
@@ -112,7 +112,7 @@ def segment_members(topology: Topology, anchors: frozenset[int]) -> list[list[in
     return list(found.values())
 
 
-def segments(topology: Topology, anchors: frozenset[int]) -> list[Segment]:
+def segments(topology: OperatorTopology, anchors: frozenset[int]) -> list[Segment]:
     """The segments that ``anchors`` cut the topology into, with their coefficients.
 
     The sources must be among the anchors.
@@ -135,7 +135,9 @@ def segments(topology: Topology, anchors: frozenset[int]) -> list[Segment]:
     return found
 
 
-def per_failure(topology: Topology, anchors: frozenset[int]) -> tuple[list[float], list[float]]:
+def per_failure(
+    topology: OperatorTopology, anchors: frozenset[int]
+) -> tuple[list[float], list[float]]:
     """Per operator: what its failure replays for η = 1, and what it restores."""
     n = len(topology)
     log, cpu, state = topology.log_cost, topology.replay_cost, topology.state_cost
@@ -167,7 +169,7 @@ def best_recovery_time(parts: Sequence[Segment], max_overhead: float) -> float:
 
 
 def best_configuration(
-    topology: Topology, anchors: Iterable[int], max_overhead: float
+    topology: OperatorTopology, anchors: Iterable[int], max_overhead: float
 ) -> Configuration | None:
     """The anchors with their best frequencies (closed form), or None if over the budget.
 
@@ -194,7 +196,7 @@ def best_configuration(
     return Configuration(chosen, tuple(frequency))
 
 
-def overhead(topology: Topology, configuration: Configuration) -> float:
+def overhead(topology: OperatorTopology, configuration: Configuration) -> float:
     """The share of time spent on checkpoints and logs, summed over operators (equation 2.1)."""
     total = 0.0
     for i, eta in enumerate(configuration.frequency):
@@ -205,7 +207,7 @@ def overhead(topology: Topology, configuration: Configuration) -> float:
     return total
 
 
-def recovery_times(topology: Topology, configuration: Configuration) -> list[float]:
+def recovery_times(topology: OperatorTopology, configuration: Configuration) -> list[float]:
     """The time that one failure of each operator takes to recover (equation 3.2).
 
     Everything since the failed operator's own last checkpoint is replayed, which also covers
@@ -218,7 +220,7 @@ def recovery_times(topology: Topology, configuration: Configuration) -> list[flo
     ]
 
 
-def recovery_time(topology: Topology, configuration: Configuration) -> float:
+def recovery_time(topology: OperatorTopology, configuration: Configuration) -> float:
     """The expected time spent on recovery per unit of time: the paper's RT_all."""
     times = recovery_times(topology, configuration)
     return float(

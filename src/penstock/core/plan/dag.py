@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from penstock.core.plan.forest import Forest
 from penstock.core.plan.local import Valuer, improve, improve_pairs, valuer
-from penstock.core.plan.topology import Topology
+from penstock.core.plan.topology import OperatorTopology
 from penstock.core.plan.tree_exact import Solution, squeeze
 
 __all__ = ["forests", "solve_dag"]
@@ -26,7 +26,7 @@ _ROUNDS = 4
 _WORK_MAX = 250_000  # anchor sets to enumerate times operators: any DAG of 15 operators fits
 
 
-def solve_dag(topology: Topology, max_overhead: float) -> Solution:
+def solve_dag(topology: OperatorTopology, max_overhead: float) -> Solution:
     """The best anchors found for a DAG and a bound, for a budget above the least overhead."""
     n = len(topology)
     value = valuer(topology, max_overhead)
@@ -71,7 +71,7 @@ def _finish(value: Valuer, best: Solution, may: list[bool], must: list[bool]) ->
     return best
 
 
-def forests(topology: Topology) -> list[list[int | None]]:
+def forests(topology: OperatorTopology) -> list[list[int | None]]:
     """Ways to keep one input per operator: the busiest, the costliest to restore, the last."""
     rank = {i: k for k, i in enumerate(topology.order)}
     keys: list[Callable[[int], float]] = [

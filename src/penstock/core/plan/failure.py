@@ -15,20 +15,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock.core.plan.cost import Configuration, bits, divide, needed_by, segment_members
-from penstock.core.plan.topology import Topology
+from penstock.core.plan.topology import OperatorTopology
 
-__all__ = ["Recovery", "recover"]
+__all__ = ["RecoveryCost", "recover"]
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class RecoveryCost:
     """The paper's RT_Computational and RT_Latency, for one failure."""
 
     work: float
     latency: float
 
 
-def recover(topology: Topology, configuration: Configuration, failed: Iterable[int]) -> Recovery:
+def recover(
+    topology: OperatorTopology, configuration: Configuration, failed: Iterable[int]
+) -> RecoveryCost:
     """The cost of recovering from a failure of all the operators in ``failed`` at once."""
     needed = needed_by(topology, configuration.anchors)
     slowest: dict[int, float] = {}  # per operator that rolls back: the least frequency asked of it
@@ -47,4 +49,4 @@ def recover(topology: Topology, configuration: Configuration, failed: Iterable[i
                 spent += topology.state_cost[k] + divide(replay, slowest[k])
         work += spent
         latency = max(latency, spent)
-    return Recovery(work, latency)
+    return RecoveryCost(work, latency)

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from penstock.core.plan.cost import bits
 from penstock.core.plan.dual import Curve
-from penstock.core.plan.topology import Topology
+from penstock.core.plan.topology import OperatorTopology
 
 __all__ = ["Forest", "Rooted"]
 
@@ -67,7 +67,7 @@ class Forest:
 
     def __init__(
         self,
-        topology: Topology,
+        topology: OperatorTopology,
         parent: Sequence[int | None],
         *,
         synchronised: bool = True,

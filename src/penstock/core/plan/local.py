@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from penstock.core.plan.topology import Topology
+from penstock.core.plan.topology import OperatorTopology
 
 __all__ = ["Valuer", "improve", "improve_pairs", "valuer"]
 
 Valuer = Callable[[int], float]
 
 
-def valuer(topology: Topology, max_overhead: float) -> Valuer:
+def valuer(topology: OperatorTopology, max_overhead: float) -> Valuer:
     """A function from a bit mask of anchors to the least recovery time with them.
 
     Law: it equals ``best_recovery_time(segments(topology, anchors), max_overhead)``.
@@ -61,7 +61,7 @@ def valuer(topology: Topology, max_overhead: float) -> Valuer:
     return value
 
 
-def _dag_valuer(topology: Topology, max_overhead: float) -> Valuer:
+def _dag_valuer(topology: OperatorTopology, max_overhead: float) -> Valuer:
     """The same for a DAG, where what several inputs need has to be united first."""
     n, order, parents = len(topology), topology.order, topology.parents
     rho, log = topology.failure_rate, topology.log_cost

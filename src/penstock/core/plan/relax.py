@@ -30,7 +30,7 @@ from penstock.core.plan.cost import (
     recovery_time,
     segment_members,
 )
-from penstock.core.plan.topology import Topology
+from penstock.core.plan.topology import OperatorTopology
 
 __all__ = ["is_relaxed_synchronised", "relax"]
 
@@ -39,7 +39,7 @@ _GAIN = 1e-12
 _KEPT_MAX = 64  # checkpoints that an operator may have to keep for those below it
 
 
-def is_relaxed_synchronised(topology: Topology, configuration: Configuration) -> bool:
+def is_relaxed_synchronised(topology: OperatorTopology, configuration: Configuration) -> bool:
     """Whether each frequency is a whole multiple of those it feeds in its segment (RSRFS)."""
     for i in range(len(topology)):
         if i in configuration.anchors:
@@ -57,7 +57,7 @@ def is_relaxed_synchronised(topology: Topology, configuration: Configuration) ->
 
 
 def relax(
-    topology: Topology,
+    topology: OperatorTopology,
     configuration: Configuration,
     max_overhead: float,
     *,
@@ -86,7 +86,7 @@ def relax(
 class _State:
     """Frequencies in motion, with what each operator replays and stores at frequency 1."""
 
-    topology: Topology
+    topology: OperatorTopology
     anchors: frozenset[int]
     frequency: list[float]
     replay: list[float]
@@ -96,7 +96,7 @@ class _State:
     part_of: list[int]  # index into ``members``
 
     @classmethod
-    def of(cls, topology: Topology, configuration: Configuration) -> _State:
+    def of(cls, topology: OperatorTopology, configuration: Configuration) -> _State:
         replay_of, _ = per_failure(topology, configuration.anchors)
         moving = [0.0 < eta < math.inf for eta in configuration.frequency]
         members = [

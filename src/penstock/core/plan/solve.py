@@ -34,7 +34,7 @@ from penstock.core.plan.dag import forests, solve_dag
 from penstock.core.plan.dual import maximise
 from penstock.core.plan.forest import Forest
 from penstock.core.plan.relax import relax
-from penstock.core.plan.topology import Topology
+from penstock.core.plan.topology import OperatorTopology
 from penstock.core.plan.tree_dp import tree_dp
 from penstock.core.plan.tree_exact import solve_tree
 from penstock.errors import SettingsError
@@ -53,7 +53,7 @@ class Plan:
     above it (or on it, where nothing needs a checkpoint).
     """
 
-    topology: Topology
+    topology: OperatorTopology
     method: Method
     max_overhead: float
     min_overhead: float
@@ -93,7 +93,7 @@ class Plan:
 
 
 def solve(
-    topology: Topology,
+    topology: OperatorTopology,
     max_overhead: float,
     method: Method = "exact",
     *,
@@ -105,11 +105,11 @@ def solve(
     ``steps`` is the paper's Z (``dp`` only); ``frequency_max`` its F_max (``dp`` on trees), by
     default twice the highest frequency of the exact plan.
 
-    >>> from penstock.core.plan.topology import Operator
-    >>> topology = Topology(
+    >>> from penstock.core.plan.topology import OperatorProfile
+    >>> topology = OperatorTopology(
     ...     (
-    ...         Operator("parse", 0.1, 1e-5, 100.0, 1.0, 0.2),
-    ...         Operator("count", 1.0, 1e-5, 900.0, 1.0, 0.2, inputs=("parse",)),
+    ...         OperatorProfile("parse", 0.1, 1e-5, 100.0, 1.0, 0.2),
+    ...         OperatorProfile("count", 1.0, 1e-5, 900.0, 1.0, 0.2, inputs=("parse",)),
     ...     ),
     ...     input_rate=1000.0,
     ...     storage_cost=1e-5,
@@ -164,7 +164,7 @@ def solve(
     )
 
 
-def _exact(topology: Topology, max_overhead: float) -> tuple[Configuration | None, float]:
+def _exact(topology: OperatorTopology, max_overhead: float) -> tuple[Configuration | None, float]:
     """The best plan under RSFS and the bound on all such plans."""
     room = max_overhead - topology.min_overhead
     if room < 0.0:
@@ -191,7 +191,7 @@ def _exact(topology: Topology, max_overhead: float) -> tuple[Configuration | Non
 
 
 def _dp(
-    topology: Topology,
+    topology: OperatorTopology,
     max_overhead: float,
     steps: int | None,
     frequency_max: float | None,
@@ -205,7 +205,7 @@ def _dp(
     return tree_dp(topology, max_overhead, steps or max(20, len(topology) + 10), frequency_max)
 
 
-def relaxed_bound(topology: Topology, max_overhead: float) -> float:
+def relaxed_bound(topology: OperatorTopology, max_overhead: float) -> float:
     """A bound on every plan under RSRFS: as if each operator chose its frequency freely."""
     choices: Sequence[Sequence[int | None]] = (
         forests(topology)

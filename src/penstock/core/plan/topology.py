@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from penstock.errors import GraphError, SettingsError
 
-__all__ = ["Operator", "Shape", "Topology"]
+__all__ = ["OperatorProfile", "OperatorTopology", "Shape"]
 
 Shape = Literal["chain", "tree", "dag"]
 
@@ -26,7 +26,7 @@ _MEASURED = ("rate", "checkpoint_time")
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
+class OperatorProfile:
     """One operator: the paper's ⟨s, τ, π, θ, ρ⟩ and the names of the operators that feed it.
 
     ``selectivity`` is tuples out per tuple in, ``cost`` time per tuple, ``state_size`` the size of
@@ -56,7 +56,7 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True)
-class Topology:
+class OperatorTopology:
     """Operators in the order given, and what follows from their attributes.
 
     Laws
@@ -68,10 +68,10 @@ class Topology:
         checkpoint frequency; one checkpoint costs ``state_cost[i]``; replaying what arrived in one
         unit of time costs ``replay_cost[i]`` of processing and ``log_cost[i]`` of reading.
 
-    >>> chain = Topology(
+    >>> chain = OperatorTopology(
     ...     (
-    ...         Operator("parse", 0.5, 1e-5, 0.0, 1.0, 0.1),
-    ...         Operator("count", 1.0, 1e-5, 100.0, 2.0, 0.1, inputs=("parse",)),
+    ...         OperatorProfile("parse", 0.5, 1e-5, 0.0, 1.0, 0.1),
+    ...         OperatorProfile("count", 1.0, 1e-5, 100.0, 2.0, 0.1, inputs=("parse",)),
     ...     ),
     ...     input_rate=1000.0,
     ...     storage_cost=1e-4,
@@ -80,7 +80,7 @@ class Topology:
     ('chain', (1000.0, 500.0), (0.1, 0.1))
     """
 
-    operators: tuple[Operator, ...]
+    operators: tuple[OperatorProfile, ...]
     input_rate: float
     storage_cost: float
     parents: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
@@ -157,13 +157,13 @@ class Topology:
         return sum(self.log_cost[i] for i in self.sources)
 
     @classmethod
-    def from_mapping(cls, data: object) -> Topology:
+    def from_mapping(cls, data: object) -> OperatorTopology:
         """The topology that a decoded JSON object describes; errors name the offending part.
 
         An operator without ``failure_rate`` may give ``parallelism`` instead: its rate is then
         ``parallelism`` times the topology's ``instance_failure_rate`` (section 4.1).
 
-        >>> Topology.from_mapping({"input_rate": 1, "storage_cost": -1, "operators": []})
+        >>> OperatorTopology.from_mapping({"input_rate": 1, "storage_cost": -1, "operators": []})
         Traceback (most recent call last):
         ...
         penstock.errors.SettingsError: storage_cost of the topology is -1: it must be a finite ...
@@ -179,7 +179,7 @@ class Topology:
         return cls(operators, input_rate, storage_cost)
 
 
-def _operator(item: object, position: int, topology: Mapping[str, Any]) -> Operator:
+def _operator(item: object, position: int, topology: Mapping[str, Any]) -> OperatorProfile:
     if not isinstance(item, Mapping):
         raise GraphError(f"operators[{position}] is not a JSON object")
     name = item.get("name")
@@ -204,7 +204,7 @@ def _operator(item: object, position: int, topology: Mapping[str, Any]) -> Opera
     for key in _MEASURED:
         if item.get(key) is not None:
             values[key] = _number(item, key, where)
-    return Operator(name=name, inputs=tuple(inputs), **values)
+    return OperatorProfile(name=name, inputs=tuple(inputs), **values)
 
 
 def _number(data: Mapping[str, Any], key: str, where: str) -> float:
@@ -230,7 +230,7 @@ def _check_number(value: object, key: str, where: str) -> None:
         )
 
 
-def _parents(operators: tuple[Operator, ...]) -> tuple[tuple[int, ...], ...]:
+def _parents(operators: tuple[OperatorProfile, ...]) -> tuple[tuple[int, ...], ...]:
     index: dict[str, int] = {}
     for i, operator in enumerate(operators):
         if operator.name in index:
@@ -255,7 +255,7 @@ def _parents(operators: tuple[Operator, ...]) -> tuple[tuple[int, ...], ...]:
 
 
 def _topological(
-    operators: tuple[Operator, ...],
+    operators: tuple[OperatorProfile, ...],
     parents: tuple[tuple[int, ...], ...],
     children: list[list[int]],
 ) -> list[int]:

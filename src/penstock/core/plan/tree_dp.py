@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Optional
 
 from penstock.core.plan.cost import Configuration
-from penstock.core.plan.topology import Topology
+from penstock.core.plan.topology import OperatorTopology
 
 __all__ = ["tree_dp"]
 
@@ -51,7 +51,7 @@ class _Pick:
 
 @dataclass(slots=True)
 class _Grid:
-    topology: Topology
+    topology: OperatorTopology
     width: float
     frequencies: list[float]
     caps: list[int]  # the most steps a subtree may take, so that the others get one each
@@ -70,7 +70,7 @@ class _Grid:
 
 
 def tree_dp(
-    topology: Topology,
+    topology: OperatorTopology,
     max_overhead: float,
     steps: int = 20,
     frequency_max: float = 200.0,
@@ -186,7 +186,9 @@ def _least_per_step(picks: list[_Pick]) -> list[_Pick]:
     return kept
 
 
-def _best(topology: Topology, closed: dict[int, list[_Pick]], steps: int) -> Configuration | None:
+def _best(
+    topology: OperatorTopology, closed: dict[int, list[_Pick]], steps: int
+) -> Configuration | None:
     """Combine the roots, pick the least time within all steps, and read the plan back."""
     whole: list[tuple[int, float, list[_Pick]]] = [(0, 0.0, [])]
     for root in topology.sources:

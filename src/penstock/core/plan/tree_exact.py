@@ -20,7 +20,7 @@ import numpy as np
 from penstock.core.plan.dual import Curve, maximise
 from penstock.core.plan.forest import Array, Forest, Rooted
 from penstock.core.plan.local import Valuer, improve, valuer
-from penstock.core.plan.topology import Topology
+from penstock.core.plan.topology import OperatorTopology
 
 __all__ = ["Solution", "solve_tree", "squeeze"]
 
@@ -42,7 +42,7 @@ class Solution:
         return self.bound >= self.value * (1.0 - 1e-12)
 
 
-def solve_tree(topology: Topology, max_overhead: float) -> Solution:
+def solve_tree(topology: OperatorTopology, max_overhead: float) -> Solution:
     """The best anchors for a tree, for a budget above the least overhead."""
     parent = [above[0] if above else None for above in topology.parents]
     forest = Forest(topology, parent)
@@ -97,7 +97,7 @@ def squeeze(
     return solution
 
 
-def _multiplier(topology: Topology, mask: int, max_overhead: float) -> float:
+def _multiplier(topology: OperatorTopology, mask: int, max_overhead: float) -> float:
     """A first guess of t: that of the coarsest plan."""
     log = sum(topology.log_cost[i] for i in range(len(topology)) if mask >> i & 1)
     work = sum(

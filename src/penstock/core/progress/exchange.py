@@ -41,7 +41,7 @@ from penstock.core.progress.view import FrontierMirror, FrontierView
 from penstock.core.time import Time
 from penstock.errors import InvariantError, PeerError
 
-__all__ = ["Accumulator", "Broadcast", "Flush", "LocalProgress", "ProgressBuffer"]
+__all__ = ["Accumulator", "Flush", "LocalProgress", "ProgressBroadcast", "ProgressBuffer"]
 
 
 class Flush(NamedTuple):
@@ -51,7 +51,7 @@ class Flush(NamedTuple):
     deltas: Deltas
 
 
-class Broadcast(NamedTuple):
+class ProgressBroadcast(NamedTuple):
     """The net effect of many flushes, for every worker; ``sequence`` counts from 1.
 
     ``deltas`` is for workers with a tracker, ``changes`` (the frontiers that moved) for workers
@@ -217,17 +217,17 @@ class Accumulator:
             self._moved[place] = None
         return moved
 
-    def flush(self) -> Broadcast:
+    def flush(self) -> ProgressBroadcast:
         """Return what every worker is to be told, and start anew."""
         self._sequence += 1
-        broadcast = Broadcast(
+        broadcast = ProgressBroadcast(
             self._sequence, positive_first(self._net), self.tracker.changes(sorted(self._moved))
         )
         self._net = {}
         self._moved = {}
         return broadcast
 
-    def welcome(self) -> Broadcast:
+    def welcome(self) -> ProgressBroadcast:
         """Return what a new worker must be told to be where the last broadcast left the others.
 
         Call it when nothing is due and before anything else is received; a new worker's own
@@ -239,9 +239,11 @@ class Accumulator:
         for pointstamp, count in self._net.items():
             counts[pointstamp] = counts.get(pointstamp, 0) - count
         everywhere = range(len(self.tracker.graph))
-        return Broadcast(self._sequence, positive_first(counts), self.tracker.changes(everywhere))
+        return ProgressBroadcast(
+            self._sequence, positive_first(counts), self.tracker.changes(everywhere)
+        )
 
-    def restart(self, counts: Iterable[Delta]) -> Broadcast:
+    def restart(self, counts: Iterable[Delta]) -> ProgressBroadcast:
         """Start again from rebuilt counts, as after a recovery; return the new welcome.
 
         Every worker begins anew with it (a new :class:`LocalProgress` that holds what the worker
@@ -286,7 +288,7 @@ class LocalProgress:
     def __init__(
         self,
         graph: LogicalGraph,
-        welcome: Broadcast,
+        welcome: ProgressBroadcast,
         *,
         held: Iterable[Delta] = (),
         mirror: bool = True,
@@ -304,7 +306,7 @@ class LocalProgress:
         """Add all deltas of one step; return what to send to the controller now, if anything."""
         return self.flush() if self.buffer.add(deltas) else None
 
-    def receive(self, broadcast: Broadcast) -> tuple[tuple[int, ...], Flush | None]:
+    def receive(self, broadcast: ProgressBroadcast) -> tuple[tuple[int, ...], Flush | None]:
         """Take a broadcast in; return the places that moved and what to send now, if anything."""
         if broadcast.sequence <= self._received:
             return (), None
@@ -325,7 +327,7 @@ class LocalProgress:
         self._sent += 1
         return Flush(self._sent, deltas)
 
-    def _apply(self, broadcast: Broadcast) -> tuple[int, ...]:
+    def _apply(self, broadcast: ProgressBroadcast) -> tuple[int, ...]:
         if self._tracker is not None:
             return self._tracker.apply(broadcast.deltas)
         return self._mirror.apply(broadcast.changes)

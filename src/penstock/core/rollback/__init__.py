@@ -5,10 +5,10 @@ causal nodes that can replay do not force their children back.
 """
 
 from penstock.core.rollback.cascades import Cascade, StageEdge, Trouble, cascades
-from penstock.core.rollback.metadata import Edge, Kept, Offer, RollbackGraph, Witness
+from penstock.core.rollback.metadata import Edge, NodeMetadata, Offer, RollbackGraph, Witness
 from penstock.core.rollback.monitor import Decisions, SpanMonitor
 from penstock.core.rollback.solver import Cause, Reason, Rollback, solve
-from penstock.core.rollback.spans import EMPTY, TOP, Numbered, Span
+from penstock.core.rollback.spans import EMPTY, TOP, NumberedTime, Span
 
 __all__ = [
     "EMPTY",
@@ -17,8 +17,8 @@ __all__ = [
     "Cause",
     "Decisions",
     "Edge",
-    "Kept",
-    "Numbered",
+    "NodeMetadata",
+    "NumberedTime",
     "Offer",
     "Reason",
     "Rollback",

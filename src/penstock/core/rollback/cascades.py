@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 
-from penstock.core.rollback.regimes import Regime, Restores
+from penstock.core.rollback.regimes import Restores, RollbackRegime
 
 __all__ = ["Cascade", "StageEdge", "Trouble", "cascades"]
 
@@ -45,7 +45,7 @@ class Cascade:
     message: str
 
 
-def cascades(regimes: Mapping[str, Regime], edges: Sequence[StageEdge]) -> list[Cascade]:
+def cascades(regimes: Mapping[str, RollbackRegime], edges: Sequence[StageEdge]) -> list[Cascade]:
     """Return what would cascade, each with the reason and a remedy.
 
     Without a warning of ``BEGINNING`` or ``DOMINO``, coupled stages go back at most as far as the
@@ -70,7 +70,7 @@ def cascades(regimes: Mapping[str, Regime], edges: Sequence[StageEdge]) -> list[
     return found
 
 
-def _couples(regimes: Mapping[str, Regime], edge: StageEdge) -> bool:
+def _couples(regimes: Mapping[str, RollbackRegime], edge: StageEdge) -> bool:
     sender = regimes[edge.source]
     return not (edge.persisted or sender.keeps_output or sender.replays)
 
@@ -88,7 +88,7 @@ def _groups(regimes: Iterable[str], coupling: Iterable[StageEdge]) -> list[tuple
 
 
 def _beginnings(
-    regimes: Mapping[str, Regime], group: Sequence[str], inside: tuple[StageEdge, ...]
+    regimes: Mapping[str, RollbackRegime], group: Sequence[str], inside: tuple[StageEdge, ...]
 ) -> list[Cascade]:
     found = []
     for stage in group:
@@ -109,7 +109,7 @@ def _beginnings(
 
 
 def _dominoes(
-    regimes: Mapping[str, Regime], group: Sequence[str], inside: tuple[StageEdge, ...]
+    regimes: Mapping[str, RollbackRegime], group: Sequence[str], inside: tuple[StageEdge, ...]
 ) -> list[Cascade]:
     saved = [stage for stage in group if regimes[stage].restores is Restores.CHECKPOINTS]
     saved.sort(key=lambda stage: regimes[stage].every)
@@ -131,7 +131,7 @@ def _dominoes(
 
 
 def _sideways(
-    regimes: Mapping[str, Regime], edges: Iterable[StageEdge], edge: StageEdge
+    regimes: Mapping[str, RollbackRegime], edges: Iterable[StageEdge], edge: StageEdge
 ) -> list[Cascade]:
     if regimes[edge.target].restores is Restores.COMPLETED:
         return []

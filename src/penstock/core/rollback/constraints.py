@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.core.rollback.metadata import Kept, RollbackGraph
+from penstock.core.rollback.metadata import NodeMetadata, RollbackGraph
 from penstock.core.rollback.spans import TOP, Span
 from penstock.core.rollback.transformers import Custom, check_monotone
 from penstock.core.time import Time
@@ -28,11 +28,11 @@ class Constraints:
     logged), ``odd_in`` and ``odd_out`` list all other edges by number.
     """
 
-    def __init__(self, graph: RollbackGraph, kept: Sequence[Kept]) -> None:
+    def __init__(self, graph: RollbackGraph, kept: Sequence[NodeMetadata]) -> None:
         if len(kept) != len(graph):
             raise GraphError(f"{len(graph)} nodes, but metadata of {len(kept)}")
         self.graph = graph
-        self.kept: list[Kept] = list(kept)
+        self.kept: list[NodeMetadata] = list(kept)
         self.plain = [True] * len(graph)
         self.state: list[list[int]] = [[] for _ in kept]
         self.events: list[list[int]] = [[] for _ in kept]
@@ -44,7 +44,7 @@ class Constraints:
             self._read(node)
         self._linked = False
 
-    def update(self, node: int, kept: Kept) -> None:
+    def update(self, node: int, kept: NodeMetadata) -> None:
         """Take a node's new metadata; costs its offers, and the graph if its kind changed."""
         before = self.plain[node], self.kept[node].delivered.keys()
         self.kept[node] = kept

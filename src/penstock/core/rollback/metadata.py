@@ -5,10 +5,10 @@ Inert data, checked when the solver reads it. Follows Falkirk Wheel, section 3.3
 ==============  ====================================================================
 the paper       here
 ==============  ====================================================================
-Ŝ(p)            ``Kept.offers``, each larger than the one before
+Ŝ(p)            ``NodeMetadata.offers``, each larger than the one before
 T_D(s)          the edge's ``sent`` of ``Offer.discarded``; nothing on a logged edge
-T_M ∩ s         ``Offer.events`` ∩ the edge, or exactly ``Kept.delivered[edge] ∩ s``
-notifications   among ``Offer.events``; exactly, ``Kept.notified ∩ s``
+T_M ∩ s         ``Offer.events`` ∩ the edge, or exactly ``NodeMetadata.delivered[edge] ∩ s``
+notifications   among ``Offer.events``; exactly, ``NodeMetadata.notified ∩ s``
 ⊤               an offer with the span ``TOP``
 ==============  ====================================================================
 """
@@ -24,7 +24,7 @@ from penstock.core.rollback.spans import EMPTY, TOP, Moment, Span
 from penstock.core.rollback.transformers import SAME, Transformer
 from penstock.errors import GraphError
 
-__all__ = ["Edge", "Kept", "Need", "Offer", "RollbackGraph", "Witness"]
+__all__ = ["Edge", "Need", "NodeMetadata", "Offer", "RollbackGraph", "Witness"]
 
 _NONE: Mapping[int, frozenset[Moment]] = MappingProxyType({})
 _AS_SPAN = Span((), None)
@@ -133,7 +133,7 @@ class Witness:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class NodeMetadata:
     """Everything known about a node.
 
     ``delivered``: per edge in, the exact times of what was handled; edges that are not listed are
@@ -147,7 +147,7 @@ class Kept:
     witnesses: tuple[Witness, ...] = ()
 
     @classmethod
-    def spans(cls, *spans: Span) -> Kept:
+    def spans(cls, *spans: Span) -> NodeMetadata:
         """Return what a node keeps that offers these spans and logs nothing."""
         return cls(tuple(map(Offer, spans)))
 
@@ -157,10 +157,10 @@ class Kept:
         *,
         discarded: Span | None = None,
         complete: Span = EMPTY,
-    ) -> Kept:
+    ) -> NodeMetadata:
         """Return this with the offer to go on as it is; its events have all that was offered.
 
-        >>> Kept.spans(EMPTY).alive(Span.epoch(4)).offers[-1].span
+        >>> NodeMetadata.spans(EMPTY).alive(Span.epoch(4)).offers[-1].span
         TOP
         """
         if self.offers:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.core.rollback.constraints import Constraints
-from penstock.core.rollback.metadata import Kept, Offer, RollbackGraph
+from penstock.core.rollback.metadata import NodeMetadata, Offer, RollbackGraph
 from penstock.core.rollback.solver import Rollback, settle, solve
 from penstock.core.rollback.spans import EMPTY, TOP, Span
 from penstock.errors import GraphError, require
@@ -71,17 +71,17 @@ class SpanMonitor:
         sources: Iterable[int] = (),
         sinks: Iterable[int] = (),
         persisted: Iterable[int] = (),
-        kept: Sequence[Kept] | None = None,
+        kept: Sequence[NodeMetadata] | None = None,
     ) -> None:
         self.graph = graph
         self.sinks = frozenset(sinks)
         self.persisted = frozenset(persisted)
-        self._rules = Constraints(graph, kept or [Kept.spans(EMPTY)] * len(graph))
+        self._rules = Constraints(graph, kept or [NodeMetadata.spans(EMPTY)] * len(graph))
         self._changed: set[int] = set(range(len(graph))) if kept else set()
         self._unacknowledged: dict[int, list[Span]] = {source: [] for source in sorted(sources)}
 
     @property
-    def kept(self) -> tuple[Kept, ...]:
+    def kept(self) -> tuple[NodeMetadata, ...]:
         """What each node can go back to, from its low-watermark on."""
         return tuple(self._rules.kept)
 
@@ -94,7 +94,7 @@ class SpanMonitor:
         kept = self._rules.kept[node]
         self.learn(node, replace(kept, offers=kept.offers + offers))
 
-    def learn(self, node: int, kept: Kept) -> None:
+    def learn(self, node: int, kept: NodeMetadata) -> None:
         """Replace what is known about a node; it must still offer its low-watermark."""
         if kept.offers[0].span != self.low(node):
             raise GraphError(

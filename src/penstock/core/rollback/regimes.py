@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from penstock.core.rollback.metadata import Kept, Offer
+from penstock.core.rollback.metadata import NodeMetadata, Offer
 from penstock.core.rollback.spans import EMPTY, Span
 from penstock.errors import SettingsError
 
@@ -22,8 +22,8 @@ __all__ = [
     "EPHEMERAL_LOGGED",
     "REPLICATED",
     "SOURCE",
-    "Regime",
     "Restores",
+    "RollbackRegime",
     "lazy",
 ]
 
@@ -37,7 +37,7 @@ class Restores(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Regime:
+class RollbackRegime:
     """How a stage survives failure.
 
     ``keeps_output``: what it sent can be had again, from a log or by making it again.
@@ -57,9 +57,9 @@ beginning'>, <Restores.COMPLETED: 'any completed time'>)
     every: int = 1
     restores: Restores = Restores.COMPLETED
 
-    def stateful(self) -> Regime:
+    def stateful(self) -> RollbackRegime:
         """Return the regime of a stage that has state between times."""
-        return Regime(
+        return RollbackRegime(
             self.name,
             self.keeps_output,
             self.with_state,
@@ -70,7 +70,7 @@ beginning'>, <Restores.COMPLETED: 'any completed time'>)
 
     def kept(
         self, completed: int, checkpoints: Iterable[int] = (), *, since: int = -1, depth: int = 0
-    ) -> Kept:
+    ) -> NodeMetadata:
         """Return what a node offers that has durably completed an epoch.
 
         ``checkpoints`` are the epochs of its checkpoints, ``since`` the low-watermark: nothing
@@ -85,7 +85,7 @@ beginning'>, <Restores.COMPLETED: 'any completed time'>)
             epochs = sorted({since, *(epoch for epoch in checkpoints if epoch > since)})
         else:
             epochs = (since,)
-        return Kept(tuple(self.offer(epoch, depth=depth) for epoch in epochs))
+        return NodeMetadata(tuple(self.offer(epoch, depth=depth) for epoch in epochs))
 
     def offer(self, epoch: int, *, depth: int = 0) -> Offer:
         """Return the offer to go back to the end of an epoch."""
@@ -93,25 +93,27 @@ beginning'>, <Restores.COMPLETED: 'any completed time'>)
         return Offer(span, discarded=EMPTY if self.keeps_output else span)
 
 
-EPHEMERAL = Regime("ephemeral", keeps_output=False, with_state=Restores.BEGINNING)
+EPHEMERAL = RollbackRegime("ephemeral", keeps_output=False, with_state=Restores.BEGINNING)
 """Keeps nothing; its senders send again."""
-EPHEMERAL_LOGGED = Regime("ephemeral, inputs logged", True, Restores.COMPLETED)
+EPHEMERAL_LOGGED = RollbackRegime("ephemeral, inputs logged", True, Restores.COMPLETED)
 """Keeps all it was delivered, and makes the rest again."""
-BATCH = Regime("batch", keeps_output=True, with_state=Restores.BEGINNING)
+BATCH = RollbackRegime("batch", keeps_output=True, with_state=Restores.BEGINNING)
 """Keeps its outputs, per completed time."""
-EAGER = Regime("eager", keeps_output=True, with_state=Restores.COMPLETED)
+EAGER = RollbackRegime("eager", keeps_output=True, with_state=Restores.COMPLETED)
 """Keeps state and outputs at every time, before anything is released."""
-CAUSAL = Regime("causal", keeps_output=False, with_state=Restores.CHECKPOINTS, replays=True)
+CAUSAL = RollbackRegime("causal", keeps_output=False, with_state=Restores.CHECKPOINTS, replays=True)
 """Logs in memory at its senders, diffs at its receivers; checkpoints with their logs."""
-REPLICATED = Regime("replicated", keeps_output=True, with_state=Restores.BEGINNING, replays=True)
+REPLICATED = RollbackRegime(
+    "replicated", keeps_output=True, with_state=Restores.BEGINNING, replays=True
+)
 """Keeps what it sent until other stages have it; what is made again has the same ids, so that
 receivers drop it.  Without state, as it has to be, it can go on after any epoch that sinks have."""
-SOURCE = Regime("source", keeps_output=True, with_state=Restores.COMPLETED, replays=True)
+SOURCE = RollbackRegime("source", keeps_output=True, with_state=Restores.COMPLETED, replays=True)
 """Can be read again, along the same durable boundaries."""
 
 
-def lazy(every: int) -> Regime:
+def lazy(every: int) -> RollbackRegime:
     """Return the regime of a checkpoint every ``every`` completed epochs, and nothing else."""
     if every < 1:
         raise SettingsError(f"lazy checkpoints every {every} epochs: give a number from 1 up")
-    return Regime("lazy", keeps_output=False, with_state=Restores.CHECKPOINTS, every=every)
+    return RollbackRegime("lazy", keeps_output=False, with_state=Restores.CHECKPOINTS, every=every)

@@ -30,7 +30,7 @@ from enum import Enum
 from heapq import heapify, heappop, heappush
 
 from penstock.core.rollback.constraints import Constraints
-from penstock.core.rollback.metadata import Kept, RollbackGraph
+from penstock.core.rollback.metadata import NodeMetadata, RollbackGraph
 from penstock.core.rollback.spans import TOP, Span
 from penstock.core.rollback.witnessed import Witnessed
 from penstock.errors import InvariantError
@@ -70,14 +70,14 @@ class Rollback:
         return tuple(node for node, span in enumerate(self.spans) if span is not TOP)
 
 
-def solve(graph: RollbackGraph, kept: Sequence[Kept]) -> Rollback:
+def solve(graph: RollbackGraph, kept: Sequence[NodeMetadata]) -> Rollback:
     """Return the largest consistent choice of one offer per node.
 
     >>> from penstock.core.rollback.metadata import Edge
     >>> from penstock.core.rollback.spans import EMPTY
-    >>> source = Kept.spans(EMPTY, Span.epoch(9)).alive()
-    >>> lazy = Kept.spans(EMPTY, Span.epoch(3), Span.epoch(6))
-    >>> sink = Kept.spans(EMPTY, Span.epoch(5)).alive(Span.epoch(8))
+    >>> source = NodeMetadata.spans(EMPTY, Span.epoch(9)).alive()
+    >>> lazy = NodeMetadata.spans(EMPTY, Span.epoch(3), Span.epoch(6))
+    >>> sink = NodeMetadata.spans(EMPTY, Span.epoch(5)).alive(Span.epoch(8))
     >>> edges = [Edge(0, 1, logged=True), Edge(1, 2)]
     >>> solve(RollbackGraph(3, edges), [source, lazy, sink]).spans
     (TOP, EMPTY, EMPTY)

@@ -14,25 +14,26 @@ from typing import Any, Final, TypeAlias
 
 from penstock.core.time import CONVERGED, Time
 
-__all__ = ["EMPTY", "TOP", "Moment", "Numbered", "Span"]
+__all__ = ["EMPTY", "TOP", "Moment", "NumberedTime", "Span"]
 
 _ALL: Final = 1 << 62
 _new = tuple.__new__
 
 
-class Numbered(tuple[int, tuple[int, ...]]):
+class NumberedTime(tuple[int, tuple[int, ...]]):
     """The time of a message by its number: ``(edge, stamp)``.
 
     Times of different edges are never comparable. Stamps are compared as tuples, so that between
     any two there is another; a plain number ``n`` is the stamp ``(n,)``.
 
-    >>> Numbered(3, 1).less_equal(Numbered(3, 2)), Numbered(3, 1).less_equal(Numbered(4, 2))
+    >>> first = NumberedTime(3, 1)
+    >>> first.less_equal(NumberedTime(3, 2)), first.less_equal(NumberedTime(4, 2))
     (True, False)
     """
 
     __slots__ = ()
 
-    def __new__(cls, edge: int, stamp: int | tuple[int, ...]) -> Numbered:
+    def __new__(cls, edge: int, stamp: int | tuple[int, ...]) -> NumberedTime:
         return _new(cls, (edge, (stamp,) if isinstance(stamp, int) else stamp))
 
     @property
@@ -47,17 +48,17 @@ class Numbered(tuple[int, tuple[int, ...]]):
 
     def less_equal(self, other: Moment) -> bool:
         """Tell whether this is a message of the same edge at or before the other."""
-        return isinstance(other, Numbered) and self[0] == other[0] and self[1] <= other[1]
+        return isinstance(other, NumberedTime) and self[0] == other[0] and self[1] <= other[1]
 
     def sort_key(self) -> tuple[int, tuple[int, ...]]:
         """Return a plain tuple whose total order extends the partial order."""
         return (self[0], self[1])
 
     def __repr__(self) -> str:
-        return f"Numbered({self[0]}, {self[1][0] if len(self[1]) == 1 else self[1]})"
+        return f"NumberedTime({self[0]}, {self[1][0] if len(self[1]) == 1 else self[1]})"
 
 
-Moment: TypeAlias = Time | Numbered
+Moment: TypeAlias = Time | NumberedTime
 """A time of any domain."""
 
 
@@ -110,7 +111,7 @@ class Span:
             return TOP
         return cls.of(
             *(
-                Time.from_wire(part) if kind == 0 else Numbered(part[0], tuple(part[1:]))
+                Time.from_wire(part) if kind == 0 else NumberedTime(part[0], tuple(part[1:]))
                 for kind, part in plain
             )
         )
@@ -118,13 +119,13 @@ class Span:
     def to_plain(self) -> list[Any] | None:
         """Return a form that msgpack and JSON can carry.
 
-        >>> Span.from_plain(Span.of(Numbered(2, 7)).to_plain()), Span.from_plain(TOP.to_plain())
-        (Span(Numbered(2, 7)), TOP)
+        >>> Span.from_plain(Span.of(NumberedTime(2, 7)).to_plain()), Span.from_plain(TOP.to_plain())
+        (Span(NumberedTime(2, 7)), TOP)
         """
         if self is TOP:
             return None
         return [
-            [1, [top[0], *top[1]]] if isinstance(top, Numbered) else [0, list(top)]
+            [1, [top[0], *top[1]]] if isinstance(top, NumberedTime) else [0, list(top)]
             for top in self.tops
         ]
 
@@ -143,7 +144,7 @@ class Span:
 
     def on(self, edge: int) -> Span:
         """Return the part that messages on ``edge`` can have: numbers of other edges go."""
-        if not self.tops or not isinstance(self.tops[0], Numbered):
+        if not self.tops or not isinstance(self.tops[0], NumberedTime):
             return self
         return Span.of(*(top for top in self.tops if top[0] == edge))
 
@@ -187,7 +188,7 @@ EMPTY: Final = Span((), -1)
 
 
 def _scalar(top: Moment) -> int | None:
-    if isinstance(top, Numbered):
+    if isinstance(top, NumberedTime):
         return None
     if len(top) == 1 or all(counter >= CONVERGED for counter in top[1:]):
         return top[0]
@@ -203,7 +204,7 @@ def _maximal(moments: Iterable[Moment]) -> tuple[Moment, ...]:
 
 
 def _meet(one: Moment, two: Moment) -> Moment | None:
-    if isinstance(one, Numbered) or isinstance(two, Numbered):
+    if isinstance(one, NumberedTime) or isinstance(two, NumberedTime):
         if one.less_equal(two):  # type: ignore[arg-type]
             return one
         return two if two.less_equal(one) else None  # type: ignore[arg-type]

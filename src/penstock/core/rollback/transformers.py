@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Final
 
-from penstock.core.rollback.spans import EMPTY, TOP, Moment, Numbered, Span
+from penstock.core.rollback.spans import EMPTY, TOP, Moment, NumberedTime, Span
 from penstock.core.time import CONVERGED, Time
 from penstock.errors import GraphError
 
@@ -126,9 +126,9 @@ class Recorded(Transformer):
 
     >>> t = epochs_to_numbers(7, {1: 20, 2: 25})
     >>> t.fixed(Span.epoch(1)), t.fixed(Span.epoch(0)), t.fixed(Span.epoch(9))
-    (Span(Numbered(7, 20)), EMPTY, Span(Numbered(7, 25)))
+    (Span(NumberedTime(7, 20)), EMPTY, Span(NumberedTime(7, 25)))
     >>> t.sent(Span.epoch(0)), t.sent(Span.epoch(3))
-    (Span(Numbered(7, 20)), TOP)
+    (Span(NumberedTime(7, 20)), TOP)
     """
 
     def __init__(self, steps: Iterable[tuple[Span, Span]]) -> None:
@@ -212,7 +212,7 @@ def epochs_to_numbers(edge: int, sent: Mapping[int, int]) -> Recorded:
     ``sent[e]`` is how many messages had been sent on ``edge`` when epoch ``e`` had gone out whole.
     """
     return Recorded(
-        (Span.epoch(epoch), Span.of(Numbered(edge, sent[epoch]))) for epoch in sorted(sent)
+        (Span.epoch(epoch), Span.of(NumberedTime(edge, sent[epoch]))) for epoch in sorted(sent)
     )
 
 

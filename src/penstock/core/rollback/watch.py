@@ -21,9 +21,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.causal.graph import CausalGraph, NodeKind
 from penstock.core.progress.marks import EPOCH_END
-from penstock.core.rollback.metadata import Edge, Kept, Offer, RollbackGraph
+from penstock.core.rollback.metadata import Edge, NodeMetadata, Offer, RollbackGraph
 from penstock.core.rollback.monitor import SpanMonitor
 from penstock.core.rollback.solver import Cause, Rollback, solve
 from penstock.core.rollback.spans import EMPTY, TOP, Span
@@ -31,7 +31,7 @@ from penstock.core.rollback.transformers import REPLAYED
 
 __all__ = ["SpanWatch", "WouldRestart"]
 
-_PASSING = (Kind.SOURCE, Kind.STATELESS)
+_PASSING = (NodeKind.SOURCE, NodeKind.STATELESS)
 _Passes = Callable[[int], bool]
 
 
@@ -50,7 +50,8 @@ class WouldRestart:
 class SpanWatch:
     """Low-watermarks of a flow, kept up to date; and what failures would do.
 
-    >>> graph = CausalGraph({0: Kind.SOURCE, 1: Kind.STATEFUL, 2: Kind.SINK}, {1: (0,), 2: (1,)})
+    >>> kinds = {0: NodeKind.SOURCE, 1: NodeKind.STATEFUL, 2: NodeKind.SINK}
+    >>> graph = CausalGraph(kinds, {1: (0,), 2: (1,)})
     >>> watch = SpanWatch(graph)
     >>> for epoch in (4, 9, 14):
     ...     watch.saved(1, epoch)
@@ -128,7 +129,7 @@ class SpanWatch:
 
     def restarted(self, node: int, epoch: int) -> None:
         """A node has started from the end of an epoch: what it had saved of later ones is void."""
-        if node in self._number and self.graph.kinds[node] is not Kind.SINK:
+        if node in self._number and self.graph.kinds[node] is not NodeKind.SINK:
             self._kept[node] = [e for e in self._kept[node] if e <= epoch] or [epoch]
             early = self._early.get(node, {})
             self._early[node] = {e: since for e, since in early.items() if e <= epoch}
@@ -157,7 +158,7 @@ class SpanWatch:
     def _advance(self) -> bool:
         for number in sorted(self._changed):
             low = _epoch(self._monitor.low(number))
-            self._monitor.learn(number, Kept(self._durable_offers(number, low)))
+            self._monitor.learn(number, NodeMetadata(self._durable_offers(number, low)))
         self._changed.clear()
         raised = self._monitor.advance().raised
         for number in raised:
@@ -210,13 +211,13 @@ class SpanWatch:
         for number in range(len(self._heads)):
             low = _epoch(self._monitor.low(number))
             epochs = sorted({low, *(e for e in self._common(number) if e >= low)})
-            kept = Kept(tuple(self._offer(number, epoch, epoch) for epoch in epochs))
+            kept = NodeMetadata(tuple(self._offer(number, epoch, epoch) for epoch in epochs))
             if number not in numbers:
                 members = self.graph.together[self._heads[number]]
                 done = min(reached.get(member, -1) for member in members)
                 seen = Span.epoch(max(done, epochs[-1]))
                 gone = seen if self._loses(number) else EMPTY
-                kept = Kept((*kept.offers, Offer(TOP, seen, gone, Span.epoch(done))))
+                kept = NodeMetadata((*kept.offers, Offer(TOP, seen, gone, Span.epoch(done))))
             offers.append(kept)
         return self._restarts(lost, solve(graph, offers))
 
@@ -285,7 +286,7 @@ class SpanWatch:
         that is the one which has to fit the receivers.
         """
         epochs = [epoch for epoch in self._common(number) if epoch > low]
-        if self.graph.kinds[self._heads[number]] is Kind.SINK:
+        if self.graph.kinds[self._heads[number]] is NodeKind.SINK:
             followed = [(epoch, epoch) for epoch in epochs]
         else:
             followed = list(pairwise(epochs))

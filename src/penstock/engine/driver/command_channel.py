@@ -31,7 +31,7 @@ from typing import Any
 from penstock.errors import PeerError, PenstockError, SettingsError, TransientError
 from penstock.expressions.suggest import nearest
 
-__all__ = ["DRIVER_FILE", "ControlServer", "Driver", "Handler", "call", "find_driver"]
+__all__ = ["DRIVER_FILE", "ControlServer", "DriverAddress", "Handler", "call", "find_driver"]
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ Handler = Callable[[dict[str, Any]], Any]
 
 
 @dataclass(frozen=True)
-class Driver:
+class DriverAddress:
     """Where a flow's driver listens."""
 
     pid: int
@@ -78,7 +78,7 @@ class ControlServer:
         self._listener: socket.socket | None = None
         self._callers = threading.BoundedSemaphore(CALLERS)
         path = runtime_folder() / f"{os.getpid()}-{uuid.uuid4().hex[:8]}.sock"
-        self.driver = Driver(os.getpid(), socket.gethostname(), str(path), flow)
+        self.driver = DriverAddress(os.getpid(), socket.gethostname(), str(path), flow)
 
     def register(self, name: str, handler: Handler) -> None:
         """Let ``handler`` answer the requests of this name."""
@@ -163,7 +163,7 @@ class ControlServer:
         return handler(arguments)
 
 
-def call(driver: Driver, name: str, timeout_s: float = 15.0, **arguments: Any) -> Any:
+def call(driver: DriverAddress, name: str, timeout_s: float = 15.0, **arguments: Any) -> Any:
     """Ask a flow's driver for something; the result, or the error that it raised."""
     if driver.host != socket.gethostname():
         raise SettingsError(
@@ -197,7 +197,7 @@ def call(driver: Driver, name: str, timeout_s: float = 15.0, **arguments: Any) -
     return answer.get("result")
 
 
-def find_driver(target: str | os.PathLike[str] | int) -> Driver:
+def find_driver(target: str | os.PathLike[str] | int) -> DriverAddress:
     """The driver of the flow with this store (``checkpointLocation``), or with this process id."""
     text = os.fspath(target) if not isinstance(target, int) else str(target)
     if text.isdigit() and not Path(text).exists():
@@ -209,7 +209,7 @@ def find_driver(target: str | os.PathLike[str] | int) -> Driver:
             "process id of its driver"
         )
     try:
-        return Driver(**json.loads((path / DRIVER_FILE).read_text()))
+        return DriverAddress(**json.loads((path / DRIVER_FILE).read_text()))
     except FileNotFoundError:
         raise SettingsError(
             f"no flow runs with the store {text}: it has no {DRIVER_FILE}"
@@ -221,7 +221,7 @@ def find_driver(target: str | os.PathLike[str] | int) -> Driver:
         raise SettingsError(f"{path / DRIVER_FILE} is damaged: {error}") from error
 
 
-def _driver_of_process(pid: int) -> Driver:
+def _driver_of_process(pid: int) -> DriverAddress:
     found = sorted(runtime_folder().glob(f"{pid}-*.sock"))
     if not found:
         raise SettingsError(f"process {pid} drives no flow of yours on this machine")
@@ -230,7 +230,7 @@ def _driver_of_process(pid: int) -> Driver:
             f"process {pid} drives {len(found)} flows; give the checkpointLocation of the one you "
             "mean"
         )
-    return Driver(pid, socket.gethostname(), str(found[0]))
+    return DriverAddress(pid, socket.gethostname(), str(found[0]))
 
 
 def runtime_folder() -> Path:

@@ -36,9 +36,9 @@ from penstock.core.control.controller import (
     ControllerMachine,
     Ended,
     EndHosts,
+    FlowPhase,
     Go,
     LeaveHosts,
-    Phase,
     StopSources,
 )
 from penstock.core.control.figures import NodeFigures
@@ -56,7 +56,7 @@ from penstock.core.control.host_reports import ProgressMade, StageCalled
 from penstock.core.control.membership import MembershipMachine
 from penstock.core.control.membership_events import HostAssigned
 from penstock.core.control.messages import RingPing, RingPong, RoleEnvelopes
-from penstock.core.control.roster import DRIVER, Member, Roster
+from penstock.core.control.roster import DRIVER, Roster, RosterEntry
 from penstock.core.progress.marks import EPOCH_END
 from penstock.engine.driver.commits import Commits
 from penstock.engine.driver.event_queue import Event, EventQueue
@@ -65,7 +65,7 @@ from penstock.engine.driver.launcher import Job, Launcher
 from penstock.engine.driver.links import HostLinks
 from penstock.engine.driver.live_plan import LivePlan
 from penstock.engine.driver.members import Calls, Members, Parts, membership_policy, now_ms
-from penstock.engine.driver.prepare import Run
+from penstock.engine.driver.prepare import PreparedRun
 from penstock.engine.driver.progress_hub import ProgressHub
 from penstock.engine.driver.recovery import Recovery
 from penstock.engine.driver.recovery_place import RecoveryPlace, recovery_place
@@ -113,7 +113,7 @@ class Controller:
     def __init__(
         self,
         launcher: Launcher,
-        run: Run,
+        run: PreparedRun,
         driver_address: tuple[str, str],
         on_progress: Callable[[], None],
         on_ended: Callable[[PenstockError | None], None],
@@ -123,7 +123,7 @@ class Controller:
         self.settings = settings
         self.store = store
         roster = Roster(run.hosts, settings.spares, now_ms())
-        self.hosts: Mapping[int, Member] = roster.hosts
+        self.hosts: Mapping[int, RosterEntry] = roster.hosts
         self.placement = plan.place(roster.workers, DRIVER)
         self.resume = resume
         self.base = run.base
@@ -361,7 +361,7 @@ class Controller:
         return self.machine.sink_completed(sink, node, epoch)
 
     def _on_failure(self, error: PenstockError) -> None:
-        if self.machine.phase not in (Phase.ENDING, Phase.ENDED):
+        if self.machine.phase not in (FlowPhase.ENDING, FlowPhase.ENDED):
             # Before the driver's loop closes them, which would look like an orderly end.
             for operator in self._driver_sinks().values():
                 operator.fail(error)
@@ -420,7 +420,7 @@ class Controller:
     def _time_passed(self) -> list[ControllerEffect]:
         """Deadlines and what waits for its time."""
         self.members.time_passed(self._some_node_has_ended)
-        draining = self.machine.phase is Phase.DRAINING
+        draining = self.machine.phase is FlowPhase.DRAINING
         effects = self.machine.time_passed(now_ms())
         if draining and effects:
             log.warning(

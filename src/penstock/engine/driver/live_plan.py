@@ -21,13 +21,13 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from penstock.api.regimes import Causal, Lazy
-from penstock.core.causal.graph import Kind
+from penstock.core.causal.graph import NodeKind
 from penstock.core.control.assignment import PlanOrders
 from penstock.core.control.figures import NodeFigures
 from penstock.core.control.host_orders import ApplyPlan
 from penstock.core.control.host_reports import CheckpointSaved
 from penstock.core.control.planned_logs import Logging, PlannedLogs
-from penstock.core.plan import Method, Plan, Topology, solve
+from penstock.core.plan import Method, OperatorTopology, Plan, solve
 from penstock.engine.driver.meter import Meter
 from penstock.engine.driver.recovery import Recovery
 from penstock.engine.host.clock import now_us
@@ -76,7 +76,7 @@ class LivePlan:
         self._lock = threading.Lock()
         self._planning = False
         self._look_at_s = time.monotonic() + self._interval_s
-        self._planned: Topology | None = None
+        self._planned: OperatorTopology | None = None
         self._refused = ""
         self._node_of = {recovery.plan.node_name(node): node for node in recovery.graph.kinds}
         self._read()
@@ -141,7 +141,7 @@ class LivePlan:
                 f"the state of {', '.join(unknown)} was never saved, so its size is unknown: "
                 "wait for its first checkpoint"
             )
-        return solve(Topology.from_mapping(self.measured()), max_overhead, method)
+        return solve(OperatorTopology.from_mapping(self.measured()), max_overhead, method)
 
     def _has_moved(self) -> bool:
         """Whether what was planned for is no longer what is measured."""
@@ -150,7 +150,7 @@ class LivePlan:
                 return False
         if self._planned is None:
             return True
-        return moved(self._planned, Topology.from_mapping(self.measured()))
+        return moved(self._planned, OperatorTopology.from_mapping(self.measured()))
 
     def _plan_again(self) -> None:
         try:
@@ -217,7 +217,7 @@ class LivePlan:
             for operator in self.meter.operators
             for node in operator.nodes
             # All nodes of a loop would have to change at the same epoch.
-            if kinds[node] in (Kind.STATEFUL, Kind.ORDERED) and not operator.is_loop
+            if kinds[node] in (NodeKind.STATEFUL, NodeKind.ORDERED) and not operator.is_loop
         }
         self.orders = PlanOrders(epochs, self._logged())
 
@@ -253,7 +253,7 @@ class LivePlan:
         self._order(every, anchors)
 
 
-def moved(before: Topology, now: Topology) -> bool:
+def moved(before: OperatorTopology, now: OperatorTopology) -> bool:
     """Whether two measurements of a flow differ in something that matters."""
     for key in ("state_cost", "log_cost", "replay_cost", "failure_rate"):
         old, new = getattr(before, key), getattr(now, key)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from penstock.core.control.assignment import Assignment
-from penstock.core.control.controller import ControllerEffect, Phase
+from penstock.core.control.controller import ControllerEffect, FlowPhase
 from penstock.core.control.deadly_rows import SkippedRow
 from penstock.core.control.figures import NodeFigures
 from penstock.core.control.followers import Followers, TellFollow
@@ -271,7 +271,7 @@ class Members:
             recovery.told(report)
         if isinstance(report, CheckpointSaved):
             self._saved(report)
-        starting = self.machine.life.phase is Phase.PREPARING and self.machine.begun
+        starting = self.machine.life.phase is FlowPhase.PREPARING and self.machine.begun
         if starting and recovery.open and (replicas is None or replicas.open):
             self.take(NodesOpened())
 

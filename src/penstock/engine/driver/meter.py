@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.causal.graph import CausalGraph, NodeKind
 from penstock.core.control.figures import CausalFigures, NodeFigures
 from penstock.core.control.host_reports import CheckpointSaved
 from penstock.engine.host.clock import work_clock_s
@@ -41,7 +41,7 @@ FITTED = 16
 RECENT = 100
 WEIGHT = 0.3
 """Of the newest checkpoint in the mean of a node's."""
-_WITH_STATE = (Kind.STATEFUL, Kind.ORDERED)
+_WITH_STATE = (NodeKind.STATEFUL, NodeKind.ORDERED)
 _COUNTS = (
     "rows_in",
     "rows_out",

@@ -30,13 +30,13 @@ from penstock.planning.physical import PhysicalPlan
 from penstock.planning.promises import notes_of
 from penstock.planning.replica_regimes import not_replicated_lines
 
-__all__ = ["Run", "open_store", "prepare_run"]
+__all__ = ["PreparedRun", "open_store", "prepare_run"]
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Run:
+class PreparedRun:
     """A run that may start: its store and its targets are its own."""
 
     flow: Flow
@@ -57,7 +57,7 @@ def prepare_run(
     settings: RunSettings,
     hosts: int,
     store: FlowStore | None = None,
-) -> Run:
+) -> PreparedRun:
     """Check the connectors, take the store, and find where to go on."""
     flow.guarantees(settings.guarantee)
     store = store or open_store(settings)
@@ -87,7 +87,7 @@ def prepare_run(
         if store is not None:
             store.close()
         raise
-    return Run(flow, plan, settings, hosts, store, resume, base, flow_id)
+    return PreparedRun(flow, plan, settings, hosts, store, resume, base, flow_id)
 
 
 def _go_on(plan: PhysicalPlan, settings: RunSettings, store: FlowStore | None) -> tuple[int, int]:

@@ -6,20 +6,20 @@ import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from penstock.core.control.suspicion import Process
+from penstock.core.control.suspicion import ProcessState
 
 __all__ = ["is_gone", "is_running", "is_there", "process_seen"]
 
 PROBE_S = 0.5
 
 
-def process_seen(pid: int | None, address: str, here: str) -> Process:
+def process_seen(pid: int | None, address: str, here: str) -> ProcessState:
     """What a host's process does, if it is on the machine of the address ``here``."""
     if pid is None or urlsplit(address).hostname != urlsplit(here).hostname:
-        return Process.UNSEEN
+        return ProcessState.UNSEEN
     if is_running(pid):
-        return Process.RUNNING
-    return Process.SLEEPING if is_there(pid) else Process.STOPPED
+        return ProcessState.RUNNING
+    return ProcessState.SLEEPING if is_there(pid) else ProcessState.STOPPED
 
 
 def is_running(pid: int) -> bool:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.api.progress import FlowProgress, progress_of
-from penstock.core.control.controller import Phase
+from penstock.core.control.controller import FlowPhase
 from penstock.core.control.roster import DRIVER
 from penstock.core.plan import Method, Plan
 from penstock.durations import Duration
@@ -22,7 +22,7 @@ from penstock.engine.driver.controller import Controller
 from penstock.engine.driver.drills import Drills
 from penstock.engine.driver.launcher import Launcher
 from penstock.engine.driver.live_plan import LivePlan
-from penstock.engine.driver.prepare import Run
+from penstock.engine.driver.prepare import PreparedRun
 from penstock.engine.driver.requests import serve
 from penstock.engine.driver.rollbacks import Rollbacks
 from penstock.engine.host.clock import now_us
@@ -55,13 +55,13 @@ class FlowListener:
         """The flow is over."""
 
 
-class FlowQuery(Rollbacks):
+class FlowQuery:
     """A flow that was started."""
 
     def __init__(
         self,
         launcher: Launcher,
-        run: Run,
+        run: PreparedRun,
         driver_address: tuple[str, str],
     ) -> None:
         store = run.store
@@ -88,6 +88,7 @@ class FlowQuery(Rollbacks):
             if store is not None:
                 store.close()
             raise
+        self._rollbacks = Rollbacks(self._controller, run, self._ended, self.exception)
 
     def __repr__(self) -> str:
         return f"FlowQuery({self.name!r}, {self.status['message']})"
@@ -97,7 +98,7 @@ class FlowQuery(Rollbacks):
         self._control = serve(self, self._store)
         self._controller.start()
         deadline = time.monotonic() + self._settings.s("startTimeout") + 5
-        while self._controller.machine.phase in (Phase.LAUNCHING, Phase.PREPARING):
+        while self._controller.machine.phase in (FlowPhase.LAUNCHING, FlowPhase.PREPARING):
             if self._ended.wait(0.005):
                 break
             if time.monotonic() > deadline:
@@ -131,8 +132,8 @@ class FlowQuery(Rollbacks):
         message = "; ".join(parts)
         return {
             "message": message,
-            "isDataAvailable": phase is Phase.RUNNING,
-            "isTriggerActive": phase in (Phase.RUNNING, Phase.DRAINING),
+            "isDataAvailable": phase is FlowPhase.RUNNING,
+            "isTriggerActive": phase in (FlowPhase.RUNNING, FlowPhase.DRAINING),
             **({"promises": self._notes} if self._notes else {}),
             **({"failedStages": failed} if failed else {}),
             **({"stalled": stalled} if stalled else {}),
@@ -312,6 +313,45 @@ class FlowQuery(Rollbacks):
             raise TransientError(f"the controller has not answered within {DO_S:g} s")
         if raised:
             raise raised[0]
+
+    # -- checkpoints and rollbacks by hand -------------------------------------------------------
+
+    def checkpoint(self, timeout: float = 30.0) -> dict[str, int]:
+        """Let every stage with state save it now; wait until all is durable.
+
+        Gives, per stage, the epoch whose end it can go back to: the same for all where sources end
+        their epochs by the clock.
+        """
+        return self._rollbacks.checkpoint(timeout)
+
+    def rollback(
+        self, to: int, dryRun: bool = False, timeout: float = 60.0
+    ) -> list[dict[str, Any]]:
+        """Let the whole flow go back to the end of an epoch, and on from there.
+
+        Each stage with state restarts from its newest checkpoint at or before the epoch; sources
+        read again; what sinks have published stays, and is not published again.  Gives one row per
+        stage that says from where it goes to where, what it restores, how many bytes that is, and
+        what is worked on again.  With ``dryRun`` that is all that happens.
+        """
+        return self._rollbacks.rollback(to, dryRun, timeout)
+
+    def preview(self, *lost: int | str) -> list[dict[str, Any]]:
+        """Who would restart if these nodes were lost now: one row per node, with the reason.
+
+        ``to`` is the epoch that a node would go back to, None for one that has no state.
+        """
+        return self._rollbacks.preview(lost)
+
+    def spans(self) -> list[dict[str, Any]]:
+        """Per node: the epochs that it can go back to, and its low-watermark.
+
+        ``low`` is the epoch behind which no failure takes the node; ``heldBy`` names the node that
+        keeps the others from forgetting more.
+        """
+        return self._rollbacks.spans()
+
+    # -- drills and listeners --------------------------------------------------------------------
 
     def kill(self, node: int | str) -> dict[str, Any]:
         """Kill the process that runs a node (``kill -9``), as a drill; give what was killed.

@@ -20,20 +20,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import assert_never
 
-from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.causal.graph import CausalGraph, NodeKind
 from penstock.core.causal.reports import Stored
 from penstock.core.control import host_orders
 from penstock.core.control import host_reports as reports
 from penstock.core.control.assignment import NodeFacts, PlanOrders, RecoveryRules
 from penstock.core.control.global_hold import GlobalHold
 from penstock.core.control.recovery import (
-    Collect,
+    CollectStored,
     FenceHosts,
     FenceSources,
     FenceStore,
     GiveUp,
     OpenEdge,
-    Persist,
+    PersistRecord,
     ReadStates,
     RecoveryEffect,
     RecoveryMachine,
@@ -100,8 +100,10 @@ class Recovery:
         self.orders = NodeOrders(plan, graph, self.description, placement, links, hubs)
         causal = causal_part(plan, graph)
         record = self.store.read_record(causal.kinds)
-        self.machine = RecoveryMachine(causal, record, self.orders.hosts, together)
         self.retention = RetentionMachine(graph, settings.rollback_epochs, record.forgotten)
+        self.machine = RecoveryMachine(
+            causal, record, self.orders.hosts, together, lambda: self.retention.watch.logless
+        )
         self.skipped = SkippedRows(self.store.storage, place.sync)
         self.history = RecoveryHistory()
         self.story = RecoveryStory(StoryLog(self.store.storage), causal, plan.node_name, record)
@@ -334,7 +336,7 @@ class Recovery:
     ) -> list[RecoveryEffect]:
         """Perform an effect, and give those that follow from it; doing it again is fine."""
         match effect:
-            case Persist():
+            case PersistRecord():
                 self.store.write_record(effect.record)
             case FenceStore():
                 self.store.fence_states(effect.incarnations)
@@ -346,7 +348,7 @@ class Recovery:
                 lows = self.lows()
                 for node, incarnation in effect.incarnations.items():
                     self.store.fence_source(node, incarnation, lows.get(node, Low()).region)
-            case Collect():
+            case CollectStored():
                 return self._collect(effect)
             case StartNode():
                 starts.append(effect)
@@ -368,7 +370,7 @@ class Recovery:
                 assert_never(effect)
         return []
 
-    def _collect(self, effect: Collect) -> list[RecoveryEffect]:
+    def _collect(self, effect: CollectStored) -> list[RecoveryEffect]:
         rest = {n: newest for n, newest in effect.nodes.items() if n not in self._early}
         stored = {**self._early, **self._read(rest)}
         whole = [node for node, newest in effect.nodes.items() if newest is None]
@@ -392,7 +394,7 @@ class Recovery:
         self.stalls.forget(names)
         if self._pause_every is not None:
             # A node that is fed only round a loop has no parents, but checkpoints.
-            fed = [node for node, kind in self.graph.kinds.items() if kind is not Kind.SOURCE]
+            fed = [node for node, kind in self.graph.kinds.items() if kind is not NodeKind.SOURCE]
             ahead = {effect.node: effect.start.completed for effect in starts}
             self._hold = GlobalHold(fed, self._pause_every, min(ahead.values()), ahead)
         for effect in starts:

@@ -15,10 +15,10 @@ from penstock.connectors.base import Sink
 from penstock.connectors.persist import PersistWrite
 from penstock.core.causal.clocks import Position
 from penstock.core.causal.codec import record_from, to_plain
-from penstock.core.causal.graph import CausalGraph, Kind
-from penstock.core.causal.reports import Report, Saved, Stored
+from penstock.core.causal.graph import CausalGraph, NodeKind
+from penstock.core.causal.reports import NodeReport, Saved, Stored
 from penstock.core.causal.times import ZERO
-from penstock.core.control.recovery import Record
+from penstock.core.control.recovery import RecoveryRecord
 from penstock.core.progress.marks import EPOCH_END
 from penstock.engine.driver.recovery_place import RecoveryPlace
 from penstock.engine.host.causal_source import cuts_of
@@ -70,25 +70,25 @@ class RecoveryStore:
 
     # -- the record ------------------------------------------------------------------------------
 
-    def read_record(self, nodes: Iterable[int]) -> Record:
+    def read_record(self, nodes: Iterable[int]) -> RecoveryRecord:
         """Which incarnations come next; where the record is damaged, the nodes' folders know."""
         fresh = {node: self._stored_incarnation(node) for node in nodes}
         try:
-            record: Record = record_from(json.loads(self.storage.reread(RECORD)))
+            record: RecoveryRecord = record_from(json.loads(self.storage.reread(RECORD)))
             known = {node: max(fresh[node], record.incarnations.get(node, 0)) for node in fresh}
-            return Record(
+            return RecoveryRecord(
                 known,
                 recoveries=int(record.recoveries),
                 limits={node: to for node, to in record.limits.items() if node in known},
                 forgotten={node: low for node, low in record.forgotten.items() if node in known},
             )
         except FileNotFoundError:
-            return Record(fresh)
+            return RecoveryRecord(fresh)
         except (ValueError, TypeError, AttributeError) as error:
             log.warning("%s/%s is damaged and is made anew: %s", self.storage, RECORD, error)
-            return Record(fresh)
+            return RecoveryRecord(fresh)
 
-    def write_record(self, record: Record) -> None:
+    def write_record(self, record: RecoveryRecord) -> None:
         """Make the record durable."""
         self.storage.rewrite(RECORD, json.dumps(to_plain(record)).encode(), self.place.sync)
 
@@ -128,11 +128,11 @@ class RecoveryStore:
     def stored(self, node: int, incarnation: int, newest: int | None = None) -> Stored:
         """What is durable of a node; of its checkpoints all, or only the ``newest``."""
         kind = self.graph.kinds[node]
-        if kind is Kind.SOURCE:
+        if kind is NodeKind.SOURCE:
             return self._stored_cuts(node)
-        if kind is Kind.STATELESS:
+        if kind is NodeKind.STATELESS:
             return Stored()
-        if kind is Kind.SINK:
+        if kind is NodeKind.SINK:
             return Stored(checkpoints=(Saved(0, self.sink_report(node)),))
         found = read_stored(
             self.place.directory,
@@ -164,7 +164,7 @@ class RecoveryStore:
         """The size of a checkpoint."""
         return NodeStore(self.place.directory, *self._shard(node), incarnation).size(key)
 
-    def sink_report(self, node: int) -> Report:
+    def sink_report(self, node: int) -> NodeReport:
         """A sink's state is what it has published."""
         chain = self.plan.chain_of_node(node)
         shard = node - chain.first_node
@@ -173,7 +173,7 @@ class RecoveryStore:
         everywhere = min((self.published(name) for name, _ in self.plan.sinks), default=-1)
         epoch = min(published, default=everywhere)
         clock = {sender: Position(ZERO, epoch) for sender in self.graph.parents[node]}
-        return Report(node, completed=epoch, clock=clock)
+        return NodeReport(node, completed=epoch, clock=clock)
 
     def _has_published(self, stage: PlannedStage, shard: int) -> int:
         operator: Any = stage.operator

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import assert_never
 
-from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.causal.graph import CausalGraph, NodeKind
 from penstock.core.causal.reports import Start
 from penstock.core.control.host_reports import NodeCaughtUp
 from penstock.core.control.membership import Effect
@@ -25,16 +25,16 @@ from penstock.core.control.membership_events import (
     StartAllNodes,
 )
 from penstock.core.control.recovery import (
-    Collect,
+    CollectStored,
     FenceHosts,
     FenceSources,
     FenceStore,
     GiveUp,
     OpenEdge,
-    Persist,
+    PersistRecord,
     ReadStates,
-    Record,
     RecoveryEffect,
+    RecoveryRecord,
     Refuse,
     StartNode,
     Widen,
@@ -53,7 +53,7 @@ class RecoveryStory:
     """Finds words for what happens; everything but the writing is in the controller's thread."""
 
     def __init__(
-        self, log: StoryLog, graph: CausalGraph, name: Callable[[int], str], record: Record
+        self, log: StoryLog, graph: CausalGraph, name: Callable[[int], str], record: RecoveryRecord
     ) -> None:
         self._log = log
         self._graph = graph
@@ -123,7 +123,7 @@ class RecoveryStory:
     def performed(self, effect: RecoveryEffect) -> None:
         """An effect of the recovery machine was performed."""
         match effect:
-            case Persist(record):
+            case PersistRecord(record):
                 self._recorded(record)
             case FenceStore(incarnations):
                 self._note_nodes("the store refuses writes of the old {}", incarnations)
@@ -134,7 +134,7 @@ class RecoveryStory:
                 self._note_nodes("read the newest checkpoints of {}", nodes)
             case FenceSources(incarnations):
                 self._note_nodes("the logs of sources take nothing of the old {}", incarnations)
-            case Collect(_, nodes):
+            case CollectStored(_, nodes):
                 self._note_nodes("read what is durable of {}", nodes)
             case Refuse(reason):
                 said = self.with_names(reason)
@@ -184,7 +184,7 @@ class RecoveryStory:
             f"its state, {report.replay_s * 1000:.0f} ms to replay {report.rows} rows",
         )
 
-    def _recorded(self, record: Record) -> None:
+    def _recorded(self, record: RecoveryRecord) -> None:
         """A new round begins, or nodes have recovered; that is durable."""
         before, self._unfinished = self._unfinished, record.unfinished
         if record.recoveries != self._round:
@@ -200,7 +200,7 @@ class RecoveryStory:
             if not left:
                 self._why = {}
 
-    def _note_round(self, record: Record, before: frozenset[int]) -> None:
+    def _note_round(self, record: RecoveryRecord, before: frozenset[int]) -> None:
         """Say who restarts; of nodes that were not lost, also why."""
         explained = self._why or self._widened or before
         others = record.unfinished - before - self._why.keys() if explained else frozenset()
@@ -248,11 +248,11 @@ class RecoveryStory:
         match self._graph.kinds[start.node]:
             case _ if epoch < 0:
                 return f"the beginning{known}"
-            case Kind.SOURCE:
+            case NodeKind.SOURCE:
                 return f"{after}, where it reads on{known}"
-            case Kind.SINK:
+            case NodeKind.SINK:
                 return f"{after}, the last one published{known}"
-            case Kind.STATELESS:
+            case NodeKind.STATELESS:
                 return f"{after}, without state{known}"
             case _:
                 return f"its checkpoint of {after.removeprefix('the end of ')}{known}"

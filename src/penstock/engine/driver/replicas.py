@@ -16,7 +16,7 @@ from typing import Any, assert_never
 from penstock.core.control.host_orders import PlayRoles
 from penstock.core.control.host_reports import RoleReport
 from penstock.core.control.ring_record import (
-    FenceSources,
+    FenceSourceRoles,
     PersistRings,
     RingsEffect,
     TellHost,
@@ -72,7 +72,7 @@ class Replicas:
         self.run = longest_run(plan, rings, DRIVER)
         """The stages in a row of which one host holds copies."""
         self.machine = RingsMachine(self._stages, rings, homes, *self._read_record())
-        self._pending: PersistRings | FenceSources | None = None
+        self._pending: PersistRings | FenceSourceRoles | None = None
         """What the store did not take."""
         self._stall = recovery.stalls.new("the record of the rings")
 
@@ -156,7 +156,7 @@ class Replicas:
         while work:
             effect = work.popleft()
             match effect:
-                case PersistRings() | FenceSources():
+                case PersistRings() | FenceSourceRoles():
                     work.extend(self._write(effect))
                 case TellHost(host, orders):
                     addresses = self._hosts()
@@ -173,7 +173,7 @@ class Replicas:
                     assert_never(effect)
         self._note()
 
-    def _write(self, effect: PersistRings | FenceSources) -> list[RingsEffect]:
+    def _write(self, effect: PersistRings | FenceSourceRoles) -> list[RingsEffect]:
         """Do what an effect asks of the store, and say so; or keep it for later."""
         self._pending = None
         try:

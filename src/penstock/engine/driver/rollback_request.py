@@ -11,8 +11,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from penstock.core.causal.graph import Kind
-from penstock.core.causal.reports import Plan, Start, Stored
+from penstock.core.causal.graph import NodeKind
+from penstock.core.causal.reports import RecoveryPlan, Start, Stored
 from penstock.core.control.going_back import GoingBack, newest_epoch
 from penstock.core.progress.marks import EPOCH_END
 from penstock.engine.store.description import ChainInfo, FlowDescription
@@ -32,7 +32,7 @@ def plan_back(
     to: int,
     lows: Lows,
     reached: Iterable[int] = (),
-) -> Plan:
+) -> RecoveryPlan:
     """The plan of going back to the end of an epoch; an error says who cannot.
 
     It must be one that the flow has come to: what is stored, and the epochs that nodes have
@@ -92,7 +92,7 @@ def _who_cannot(description: FlowDescription, stored: StoredNodes, to: int, lows
 def preview_rows(
     description: FlowDescription,
     stored: StoredNodes,
-    found: Plan,
+    found: RecoveryPlan,
     reached: Mapping[int, int],
     size_of: Callable[[int, int], int],
 ) -> list[dict[str, Any]]:
@@ -120,9 +120,9 @@ def preview_rows(
 
 
 def _restores(chain: ChainInfo, starts: list[Start]) -> str:
-    if chain.kind == Kind.SOURCE.value:
+    if chain.kind == NodeKind.SOURCE.value:
         return "position"
-    if chain.kind == Kind.SINK.value:
+    if chain.kind == NodeKind.SINK.value:
         return "published"
     if not chain.keeps_state:
         return "nothing"
@@ -130,12 +130,12 @@ def _restores(chain: ChainInfo, starts: list[Start]) -> str:
 
 
 def _replays(chain: ChainInfo, starts: list[Start], stored: StoredNodes) -> str:
-    if chain.kind == Kind.SOURCE.value:
+    if chain.kind == NodeKind.SOURCE.value:
         ends = [max((cut.offset for cut in stored[s.node].cuts), default=s.offset) for s in starts]
         again = sum(end - start.offset for end, start in zip(ends, starts, strict=True))
         return f"reads {again:,} rows again"
     epoch = min(start.completed for start in starts)
-    if chain.kind == Kind.SINK.value:
+    if chain.kind == NodeKind.SINK.value:
         return "keeps what it has published" + (f", up to epoch {epoch}" if epoch >= 0 else "")
     if epoch >= EPOCH_END:
         return "nothing: its input has ended"

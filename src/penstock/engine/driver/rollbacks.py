@@ -1,20 +1,20 @@
 """A person's tools on a running flow: checkpoints on demand, rollbacks, and what would happen.
 
-The handle's part (:class:`Rollbacks`); the controller's is in :mod:`.recovery`.
+The waiting side, on the caller's thread; what the controller does is in :mod:`.recovery_requests`.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from penstock.core.control.controller import Phase
+from penstock.core.control.controller import FlowPhase
 from penstock.engine.driver.controller import Controller
+from penstock.engine.driver.prepare import PreparedRun
 from penstock.engine.driver.recovery import Recovery
 from penstock.engine.host.clock import now_us
-from penstock.engine.settings import RunSettings
 from penstock.errors import PenstockError, SettingsError, TransientError
 
 __all__ = ["Rollbacks"]
@@ -28,20 +28,26 @@ EPOCHS_S = 2.0
 
 
 class Rollbacks:
-    """Checkpoints, rollbacks and previews of a flow that runs."""
+    """Checkpoints, rollbacks and previews of a flow that runs; see :class:`.query.FlowQuery`.
 
-    name: str
-    _controller: Controller
-    _settings: RunSettings
-    _ended: threading.Event
-    _error: PenstockError | None
+    ``ended`` is set at the end of the flow; ``error`` gives what made it fail.
+    """
 
-    def checkpoint(self, timeout: float = 30.0) -> dict[str, int]:
-        """Let every stage with state save it now; wait until all is durable.
+    def __init__(
+        self,
+        controller: Controller,
+        run: PreparedRun,
+        ended: threading.Event,
+        error: Callable[[], PenstockError | None],
+    ) -> None:
+        self.name = run.flow.name
+        self._controller = controller
+        self._settings = run.settings
+        self._ended = ended
+        self._error = error
 
-        Gives, per stage, the epoch whose end it can go back to: the same for all where sources end
-        their epochs by the clock.
-        """
+    def checkpoint(self, timeout: float) -> dict[str, int]:
+        """Let every stage with state save it now; wait until all is durable."""
         controller, recovery = self._recovering("checkpoint")
         clock = controller.clock
         if clock is None:
@@ -64,16 +70,8 @@ class Rollbacks:
             self._still_running("checkpoint", self._ended.wait(0.005))
         return recovery.requests.checkpoints()
 
-    def rollback(
-        self, to: int, dryRun: bool = False, timeout: float = 60.0
-    ) -> list[dict[str, Any]]:
-        """Let the whole flow go back to the end of an epoch, and on from there.
-
-        Each stage with state restarts from its newest checkpoint at or before the epoch; sources
-        read again; what sinks have published stays, and is not published again.  Gives one row per
-        stage that says from where it goes to where, what it restores, how many bytes that is, and
-        what is worked on again.  With ``dryRun`` that is all that happens.
-        """
+    def rollback(self, to: int, dry_run: bool, timeout: float) -> list[dict[str, Any]]:
+        """Let the whole flow go back to the end of an epoch, and on from there."""
         controller, recovery = self._recovering("rollback")
         if controller.replicas is not None:
             raise SettingsError(
@@ -84,7 +82,7 @@ class Rollbacks:
         if not isinstance(to, int) or isinstance(to, bool):
             raise SettingsError(f"rollback: to is the number of an epoch, got {to!r}")
         reached = self._reached()
-        if dryRun:
+        if dry_run:
             return self._ask(lambda: recovery.requests.preview(to, reached), timeout)
         rows, number = self._ask(lambda: recovery.requests.roll_back(to, reached), timeout)
         deadline = time.monotonic() + timeout
@@ -98,11 +96,8 @@ class Rollbacks:
             self._still_running("rollback", self._ended.wait(0.005))
         return rows
 
-    def preview(self, *lost: int | str) -> list[dict[str, Any]]:
-        """Who would restart if these nodes were lost now: one row per node, with the reason.
-
-        ``to`` is the epoch that a node would go back to, None for one that has no state.
-        """
+    def preview(self, lost: Iterable[int | str]) -> list[dict[str, Any]]:
+        """Who would restart if these nodes were lost now: one row per node, with the reason."""
         controller, recovery = self._recovering("preview")
         plan = controller.plan
         numbers = {plan.node_name(node): node for node in recovery.graph.order}
@@ -126,11 +121,7 @@ class Rollbacks:
         ]
 
     def spans(self) -> list[dict[str, Any]]:
-        """Per node: the epochs that it can go back to, and its low-watermark.
-
-        ``low`` is the epoch behind which no failure takes the node; ``heldBy`` names the node that
-        keeps the others from forgetting more.
-        """
+        """Per node: the epochs that it can go back to, and its low-watermark."""
         controller, recovery = self._recovering("spans")
         plan, watch = controller.plan, recovery.retention.watch
         reached = self._reached()
@@ -163,7 +154,7 @@ class Rollbacks:
                 "a cluster with a checkpointLocation",
                 flow=self.name,
             )
-        if controller.machine.phase is not Phase.RUNNING:
+        if controller.machine.phase is not FlowPhase.RUNNING:
             raise SettingsError(
                 f"{what}: the flow is {controller.machine.phase.value}; that can be asked of a "
                 "running one only",
@@ -176,7 +167,7 @@ class Rollbacks:
 
     def _still_running(self, what: str, ended: bool) -> None:
         if ended:
-            raise self._error or TransientError(f"{what}: the flow ended before it was done")
+            raise self._error() or TransientError(f"{what}: the flow ended before it was done")
 
     def _reached(self) -> dict[int, int]:
         return {node: figures.epoch for node, figures in self._controller.figures().items()}

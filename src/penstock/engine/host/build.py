@@ -16,7 +16,7 @@ from penstock.engine.host.chain import ChainRunner
 from penstock.engine.host.host import Host
 from penstock.engine.host.node import Machine, NodeRunner, PlainRunner
 from penstock.engine.host.source import SourceDriver
-from penstock.engine.store.logs import Resume
+from penstock.engine.store.logs import ResumePoint
 from penstock.errors import PenstockError, SourceError
 from penstock.planning.physical import PhysicalPlan
 
@@ -97,7 +97,7 @@ def add_node(
 
 
 def source_context(
-    run: Assignment, shard: int, shards: int, resume: Resume, recorded: Any
+    run: Assignment, shard: int, shards: int, resume: ResumePoint, recorded: Any
 ) -> SourceContext:
     """What a reader of a shard is opened with; ``recorded`` is the newest position there is."""
     return SourceContext(

@@ -17,7 +17,7 @@ from typing import Any, assert_never
 from penstock.api.regimes import PAUSES, Eager
 from penstock.api.vertex import Vertex
 from penstock.connectors.driver import DriverSink
-from penstock.core.causal.graph import Kind
+from penstock.core.causal.graph import NodeKind
 from penstock.core.causal.reports import Start
 from penstock.core.control.assignment import Assignment, RecoveryRules
 from penstock.core.control.host_orders import (
@@ -60,7 +60,7 @@ from penstock.engine.host.warm_standby import Follower
 from penstock.engine.host.warm_up import warm_up
 from penstock.engine.store.changed_flow import cleaned
 from penstock.engine.store.durable import CheckpointWriter, NodeStore, SpillFile, Stall
-from penstock.engine.store.logs import BoundaryLog, Resume, newest_position, refuse_forgotten
+from penstock.engine.store.logs import BoundaryLog, ResumePoint, newest_position, refuse_forgotten
 from penstock.errors import NotWrittenError, PeerError, PenstockError, TransientError
 from penstock.planning.physical import PhysicalPlan
 from penstock.planning.tracking import TrackingPlan, tracked_with
@@ -72,7 +72,7 @@ log = logging.getLogger(__name__)
 KEPT_IN_LOOPS = 6
 PAUSE_MAX_S = 2.0
 """Longest pause of pausable nodes during a recovery."""
-_WITH_STATE = (Kind.STATEFUL, Kind.ORDERED)
+_WITH_STATE = (NodeKind.STATEFUL, NodeKind.ORDERED)
 _NOTHING_GONE = (-1, -1)
 
 
@@ -358,7 +358,7 @@ class CausalAgent:
         rules = self.rules
         checkpoint_s = rules.checkpoint_s or 0.0
         common: dict[str, Any] = {
-            "keeper": self,
+            "agent": self,
             "store": store,
             "checkpoint_s": min(checkpoint_s, rules.followed_s or checkpoint_s),
             "followed": rules.followed_s is not None,
@@ -449,7 +449,7 @@ class CausalAgent:
         if base is None:
             refuse_forgotten(records, start.completed, boundaries.path)
         position = None if base is None else base["position"]
-        resume = Resume(position, boundaries.resume(None).journal)
+        resume = ResumePoint(position, boundaries.resume(None).journal)
         recorded = newest_position(records)
         context = source_context(self.run, shard, chain.shards, resume, recorded)
         operator: Any = stage.operator

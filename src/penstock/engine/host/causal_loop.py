@@ -39,7 +39,8 @@ class LoopRunner(HoldingRunner):
     def __post_init__(self) -> None:
         super().__post_init__()
         machine = self.machine
-        self._blocks = Blocks(self.block_epochs, machine.completed_epoch, machine.counts)
+        repeats = -1 if self.store is None else machine.repeats
+        self._blocks = Blocks(self.block_epochs, machine.completed_epoch, machine.counts, repeats)
 
     def takes(self, message: Message) -> bool:
         machine = self.machine

@@ -21,7 +21,7 @@ import pyarrow as pa
 from penstock.core.causal.clocks import Position
 from penstock.core.causal.diffs import Diff
 from penstock.core.causal.logs import Spilled
-from penstock.core.causal.reports import Report
+from penstock.core.causal.reports import NodeReport
 from penstock.core.control.figures import CausalFigures, NodeFigures
 from penstock.core.control.host_reports import (
     CheckpointRequestMet,
@@ -43,7 +43,6 @@ from penstock.core.node.causal_effects import (
     Flushed,
     ReadAgain,
     Recall,
-    Recovered,
     Restated,
     ResumeReading,
     Retire,
@@ -52,10 +51,18 @@ from penstock.core.node.causal_effects import (
     StoreDeterminants,
     TakeCheckpoint,
     TellOpened,
+    TellRecovered,
     TellReport,
 )
-from penstock.core.node.messages import Complete, Deliver, EndStep, Finish, Message, Send
-from penstock.core.node.messages import Report as GateClosed
+from penstock.core.node.messages import (
+    Complete,
+    Deliver,
+    EndStep,
+    Finish,
+    Message,
+    Send,
+    TellClosed,
+)
 from penstock.core.node.source import CausalSource
 from penstock.core.progress.marks import EPOCH_END
 from penstock.core.time import Time
@@ -67,7 +74,7 @@ from penstock.engine.host.node_work import NodeWork
 from penstock.engine.store.durable import CheckpointWriter, NodeStore, SpillFile, Stall, Writes
 from penstock.errors import InvariantError, NotWrittenError
 
-__all__ = ["CausalRunner", "Keeper"]
+__all__ = ["CausalRunner", "NodeAgent"]
 
 DETERMINANTS_MAX = 64
 """Steps whose determinants are made durable together, at most."""
@@ -79,8 +86,8 @@ CHECKPOINT_SHARE = 0.05
 """Share of the time that checkpoints may take."""
 
 
-class Keeper(Protocol):
-    """What causal nodes of a host share."""
+class NodeAgent(Protocol):
+    """The host's agent, as a causal node sees it: what the nodes of a host share."""
 
     writer: CheckpointWriter
     spill: SpillFile
@@ -103,7 +110,7 @@ class CausalRunner(NodeRunner):
     """One node that can be restarted without its neighbours' noticing."""
 
     machine: CausalMachine
-    keeper: Keeper = field(kw_only=True)
+    agent: NodeAgent = field(kw_only=True)
     store: NodeStore | None = field(kw_only=True)
     """None: the node has no state of its own."""
     checkpoint_s: float = field(kw_only=True)
@@ -269,7 +276,7 @@ class CausalRunner(NodeRunner):
                 self._determinants += effect.diffs
             case StoreCut():
                 self._store_cut(effect)
-            case GateClosed():
+            case TellClosed():
                 self.host.gate_closed(self.node, effect.epoch, effect.watermark_us, effect.cut_us)
             case TakeCheckpoint():
                 self._take_checkpoint(effect)
@@ -285,27 +292,27 @@ class CausalRunner(NodeRunner):
                 self._read_again(effect)
             case ResumeReading():
                 self.reader.resume(effect)
-            case Recovered():
-                self.keeper.tell(NodeRecovered(self.node, self.machine.incarnation))
+            case TellRecovered():
+                self.agent.tell(NodeRecovered(self.node, self.machine.incarnation))
             case Contradicted():
                 incarnation = self.machine.incarnation
-                self.keeper.tell(NodeContradicted(self.node, incarnation, effect.reason))
+                self.agent.tell(NodeContradicted(self.node, incarnation, effect.reason))
             case TellReport():
-                self.keeper.tell(NodeReported(self.node, effect.round, effect.report))
+                self.agent.tell(NodeReported(self.node, effect.round, effect.report))
             case TellOpened():
                 self._opened(effect)
             case Finish():
                 self._finish()
             case Retire():
                 self._retired = True
-                self.keeper.retire(self.node)
+                self.agent.retire(self.node)
             case _:
                 assert_never(effect)
 
     def _send(self, effect: Send) -> None:
         message = effect.message
         if isinstance(message.payload, Spilled):
-            message = message._replace(payload=self.keeper.spill.read(message.payload.reference))
+            message = message._replace(payload=self.agent.spill.read(message.payload.reference))
         if self.messages_out % DIFF_SAMPLE == 0:
             self._diffs += 1
             self._diff_bytes += len(msgpack.packb(message.diff))
@@ -359,7 +366,7 @@ class CausalRunner(NodeRunner):
 
     def _refused(self) -> None:
         """Another incarnation has what this one writes to, and the news is on its way."""
-        self.keeper.write_refused()
+        self.agent.write_refused()
         self.perform([Retire()])
 
     def _flush_determinants(self) -> None:
@@ -413,7 +420,7 @@ class CausalRunner(NodeRunner):
 
     def _answer(self, asked: int) -> None:
         """What was asked for is durable."""
-        self.keeper.tell(CheckpointRequestMet(self.node, self.machine.incarnation, asked))
+        self.agent.tell(CheckpointRequestMet(self.node, self.machine.incarnation, asked))
 
     def _take_checkpoint(self, effect: TakeCheckpoint) -> None:
         if self.store is None:
@@ -453,11 +460,13 @@ class CausalRunner(NodeRunner):
                 if asked is not None and not self._retired:
                     self._answer(asked)
 
-            self.keeper.call(saved)
+            self.agent.call(saved)
 
-        self.keeper.writer.submit(self.store, key, effect.checkpoint, state, done)
+        self.agent.writer.submit(self.store, key, effect.checkpoint, state, done)
 
-    def _saved(self, key: int, report: Report, sizes: tuple[int, int, int], took_s: float) -> None:
+    def _saved(
+        self, key: int, report: NodeReport, sizes: tuple[int, int, int], took_s: float
+    ) -> None:
         """A checkpoint is durable: bytes written, of these what was sent, and of all its state."""
         size, logged, state = sizes
         epoch = report.completed
@@ -471,7 +480,7 @@ class CausalRunner(NodeRunner):
         self.checkpoint_epoch = epoch
         if self._retired:
             return
-        self.keeper.tell(
+        self.agent.tell(
             CheckpointSaved(
                 node=self.node,
                 incarnation=self.machine.incarnation,
@@ -502,7 +511,7 @@ class CausalRunner(NodeRunner):
             self._flushed = effect
             return
         incarnation = self.machine.incarnation
-        self.keeper.tell(NodeFlushed(self.node, incarnation, effect.epoch, effect.waiting))
+        self.agent.tell(NodeFlushed(self.node, incarnation, effect.epoch, effect.waiting))
 
     def not_saved(self) -> None:
         """The checkpoint that was being written is not durable: try again later."""
@@ -523,7 +532,7 @@ class CausalRunner(NodeRunner):
 
     def _spill(self, effect: Spill) -> None:
         references = tuple(
-            self.keeper.spill.write(part.payload)
+            self.agent.spill.write(part.payload)
             if part.size and not isinstance(part.payload, Spilled)
             else None
             for part in effect.bundle.parts
@@ -540,9 +549,8 @@ class CausalRunner(NodeRunner):
     def _caught_up(self) -> None:
         """All that the node had completed when it was lost is complete again."""
         work, incarnation = self.work, self.machine.incarnation
-        self.keeper.tell(
-            NodeCaughtUp(self.node, incarnation, work.restore_s, work.replay_s, self.rows_in)
-        )
+        told = NodeCaughtUp(self.node, incarnation, work.restore_s, work.replay_s, self.rows_in)
+        self.agent.tell(told)
 
     def open(self, child: int, incarnation: int, position: Position) -> None:
         """Send again what a child needs, then go on."""
@@ -550,7 +558,7 @@ class CausalRunner(NodeRunner):
         self.perform(self.machine.open(child, incarnation, position))
 
     def _opened(self, effect: TellOpened) -> None:
-        self.keeper.tell(
+        self.agent.tell(
             EdgeOpened(
                 sender=self.node,
                 incarnation=self.machine.incarnation,

@@ -23,8 +23,8 @@ from penstock.core.node.messages import (
     Effect,
     Finish,
     Message,
-    Report,
     Send,
+    TellClosed,
 )
 from penstock.core.node.node import NodeMachine
 from penstock.core.node.tracking import NodeCounts
@@ -268,7 +268,7 @@ class PlainRunner(NodeRunner):
                     self._deliver(effect)
                 case Complete():
                     self._complete(effect)
-                case Report():
+                case TellClosed():
                     self.host.gate_closed(
                         self.node, effect.epoch, effect.watermark_us, effect.cut_us
                     )

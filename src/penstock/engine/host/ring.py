@@ -15,7 +15,14 @@ from typing import assert_never
 from penstock.core.control.host_orders import WatchNext
 from penstock.core.control.host_reports import NextFellSilent
 from penstock.core.control.messages import RingPing, RingPong
-from penstock.core.delivery.ring import Load, Report, RingEffect, RingMember, SendPing, SendPong
+from penstock.core.delivery.ring import (
+    Load,
+    RingEffect,
+    RingMember,
+    SendPing,
+    SendPong,
+    TellSilence,
+)
 from penstock.engine.host.host import Host
 
 __all__ = ["Ring"]
@@ -101,7 +108,7 @@ class Ring:
     def _perform(self, effects: Iterable[RingEffect]) -> None:
         for effect in effects:
             match effect:
-                case Report():
+                case TellSilence():
                     self._tell(NextFellSilent(effect.host, effect.silent_ms, effect.loads))
                 case SendPing():
                     self._send(effect.to, RingPing(effect.beat, effect.loads))

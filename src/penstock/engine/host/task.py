@@ -52,6 +52,7 @@ from penstock.core.control.host_reports import (
 )
 from penstock.core.control.messages import RingPing, RingPong, RoleEnvelopes, ToHost
 from penstock.core.control.roster import DRIVER, SLOTS
+from penstock.core.control.suspicion import BEAT_MS
 from penstock.engine.host.build import add_node, opened, source_context
 from penstock.engine.host.causal_agent import CausalAgent
 from penstock.engine.host.clock import EpochClock
@@ -62,7 +63,7 @@ from penstock.engine.host.ring import Ring
 from penstock.engine.host.source import SourceDriver, SourceRecord
 from penstock.engine.host.transport import Transport, TransportCalls
 from penstock.engine.host.tuning import Tuning
-from penstock.engine.store.logs import BoundaryLog, Resume, newest_position
+from penstock.engine.store.logs import BoundaryLog, ResumePoint, newest_position
 from penstock.errors import PenstockError
 from penstock.operators.base import SourceOperator
 from penstock.planning.physical import PhysicalPlan
@@ -81,7 +82,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-BEAT_S = 0.2
+BEAT_S = BEAT_MS / 1000
 FROZEN_S = 1.0
 """A gap this long between two beats means that this process did not run."""
 GRACE_S = 0.5
@@ -318,7 +319,7 @@ def _source_factory(plan: PhysicalPlan, node: int, clock: EpochClock, run: Assig
     shard = node - chain.first_node
 
     def make(runner: PlainRunner) -> SourceDriver:
-        boundaries, resume = None, Resume()
+        boundaries, resume = None, ResumePoint()
         if run.store is not None:
             boundaries = BoundaryLog(run.store, stage.name, shard)
             resume = boundaries.resume(run.resume)

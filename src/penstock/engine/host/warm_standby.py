@@ -2,9 +2,9 @@
 
 Theory of operation.  Whenever a node's checkpoint is durable, the controller tells the spare host.
 A thread of its own reads what is new in that checkpoint
-(:class:`penstock.engine.store.durable.Kept`) and brings vertices that can follow up to date.  When
-the node is to start here from that checkpoint, its state is in memory and its vertices are ready;
-any other checkpoint is read as always.
+(:class:`penstock.engine.store.durable.BlockCache`) and brings vertices that can follow up to date.
+When the node is to start here from that checkpoint, its state is in memory and its vertices are
+ready; any other checkpoint is read as always.
 
 - No node waits for a follower: it reads files that are there anyway.  One that falls behind skips
   to the newest checkpoint.
@@ -25,13 +25,13 @@ from typing import NamedTuple
 from penstock.api.vertex import Vertex
 from penstock.core.control.host_orders import CheckpointNews
 from penstock.engine.host.chain_state import ChainState
-from penstock.engine.store.durable import DamagedError, Kept, NodeStore, Read
+from penstock.engine.store.durable import BlockCache, DamagedError, NodeStore, Read
 from penstock.engine.store.state_codec import thaw
 from penstock.errors import PeerError
 from penstock.operators.stateful import StatefulVertex
 from penstock.planning.physical import PhysicalPlan
 
-__all__ = ["FOLLOWED_BYTES_MAX", "Follower", "Ready"]
+__all__ = ["FOLLOWED_BYTES_MAX", "Follower", "WarmState"]
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ LEFT_S = 1.0
 """How long states stay in memory after the last use, since freeing them takes time."""
 
 
-class Ready(NamedTuple):
+class WarmState(NamedTuple):
     """What a node starts with."""
 
     read: Read
@@ -55,7 +55,7 @@ class _Followed:
         self.incarnation = incarnation
         self.size = 0
         self.lock = threading.Lock()
-        self._kept = Kept()
+        self._cache = BlockCache()
         self._newest: tuple[int, Read] | None = None
         made = [stage.operator.vertex() for stage in plan.chain_of_node(node).stages]
         self._vertices = tuple(
@@ -65,22 +65,22 @@ class _Followed:
 
     def follow(self, store: NodeStore, news: CheckpointNews) -> None:
         """Bring it up to a checkpoint."""
-        read = store.read_checkpoint(news.key, self._kept)
+        read = store.read_checkpoint(news.key, self._cache)
         self._load(read.state)
         self._newest, self.size = (news.key, read), news.size
 
-    def ready(self, store: NodeStore, key: int) -> Ready | None:
+    def ready(self, store: NodeStore, key: int) -> WarmState | None:
         """What the next incarnation starts with, from a checkpoint; None: it has to be read."""
         if self._newest is not None and self._newest[0] == key:
             read = self._newest[1]
             if store.manifest(key, store.names()).rest == read.manifest.rest:
                 store.go_on(read.known)
-                return Ready(read, self._vertices)
+                return WarmState(read, self._vertices)
         if store.incarnation != self.incarnation + 1:
             return None  # another incarnation was there in between
-        read = store.read_checkpoint(key, self._kept)
+        read = store.read_checkpoint(key, self._cache)
         store.go_on(read.known)
-        return Ready(read, self._vertices)
+        return WarmState(read, self._vertices)
 
     def _load(self, state: ChainState) -> None:
         for vertex, kept in zip(self._vertices, state.stages, strict=True):
@@ -118,7 +118,7 @@ class Follower:
                 )
                 self._thread.start()
 
-    def take(self, node: int, store: NodeStore, key: int) -> Ready | None:
+    def take(self, node: int, store: NodeStore, key: int) -> WarmState | None:
         """A node starts here, from a checkpoint; it is not followed any more."""
         with self._changed:
             self._news.pop(node, None)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.plan import plan
-from penstock.core.causal.reports import Report, Saved, Start, Stored
+from penstock.core.causal.reports import NodeReport, Saved, Start, Stored
 from penstock.core.causal.times import ZERO
 from penstock.core.node.causal_effects import Checkpoint
 from penstock.core.progress.marks import EPOCH_END
@@ -226,7 +226,7 @@ def _check_epochs(
     for chain in described.chains:
         for node in chain.nodes if chain.kind == "sink" else ():
             clock = {sender: Position(ZERO, published) for sender in graph.parents[node]}
-            stored[node] = Stored((Saved(0, Report(node, completed=published, clock=clock)),))
+            stored[node] = Stored((Saved(0, NodeReport(node, completed=published, clock=clock)),))
     _check_orders(directory, described, stored, published)
     starts = plan(graph, frozenset(graph.kinds), {}, stored)
     if starts.impossible is not None:
@@ -299,7 +299,7 @@ def adapted(described: FlowDescription, node: int, stored: Stored) -> Stored:
         saved.append(one)
     begun = described.begun.get(chain.name)
     if begun is not None:
-        fresh = Saved(0, _reduced(described, node, Report(node, completed=begun)))
+        fresh = Saved(0, _reduced(described, node, NodeReport(node, completed=begun)))
         if _forgets(chain):
             if begun > max((one.report.completed for one in saved), default=-2):
                 saved.append(fresh)
@@ -314,14 +314,14 @@ def adapted(described: FlowDescription, node: int, stored: Stored) -> Stored:
     return Stored(tuple(saved), through=EPOCH_END)
 
 
-def _is_clean(chain: ChainInfo, report: Report) -> bool:
+def _is_clean(chain: ChainInfo, report: NodeReport) -> bool:
     """Whether the state at the end of its epoch can be told from what came later."""
     return report.newest <= report.completed or all(s.kind != _VERTEX for s in chain.stages)
 
 
-def _reduced(described: FlowDescription, node: int, report: Report) -> Report:
+def _reduced(described: FlowDescription, node: int, report: NodeReport) -> NodeReport:
     graph, epoch = described.graph, report.completed
-    return Report(
+    return NodeReport(
         node,
         report.stamp,
         epoch,
@@ -333,14 +333,14 @@ def _reduced(described: FlowDescription, node: int, report: Report) -> Report:
 
 
 def cleaned(
-    report: Report, state: ChainState, start: Start, was: Sequence[str], now: Sequence[str]
+    report: NodeReport, state: ChainState, start: Start, was: Sequence[str], now: Sequence[str]
 ) -> tuple[Checkpoint, ChainState]:
     """A foreign checkpoint, as the chain of today takes it."""
     epoch = start.completed
     kept: Mapping[str, StageState] = dict(zip(was, state.stages, strict=True))
     stages = tuple(kept.get(name, StageState()) for name in now)
     floors = dict.fromkeys(start.positions, Floor(start.stamp, epoch, epoch))
-    reduced = Report(
+    reduced = NodeReport(
         start.node,
         start.stamp,
         epoch,

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.causal.graph import CausalGraph, NodeKind
 from penstock.errors import SettingsError
 from penstock.planning.physical import PhysicalPlan, PlannedStage, route
 from penstock.storage import StoreLike, storage_of
@@ -45,7 +45,7 @@ class ChainInfo:
     shards: int
     first_node: int
     kind: str
-    """What its nodes lose when they die: a :class:`penstock.core.causal.graph.Kind`."""
+    """What its nodes lose when they die: a :class:`penstock.core.causal.graph.NodeKind`."""
     regime: str
     loops: tuple[str, ...] = ()
     sinks: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class ChainInfo:
     @property
     def keeps_state(self) -> bool:
         """Whether its nodes save checkpoints."""
-        return self.kind in (Kind.STATEFUL.value, Kind.ORDERED.value)
+        return self.kind in (NodeKind.STATEFUL.value, NodeKind.ORDERED.value)
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def _graph_from(plain: Mapping[str, Any]) -> CausalGraph:
         if not given.init or value is None:
             continue
         if given.name == "kinds":
-            found["kinds"] = {int(node): Kind(kind) for node, kind in value.items()}
+            found["kinds"] = {int(node): NodeKind(kind) for node, kind in value.items()}
         elif given.name == "parents":
             found["parents"] = {int(node): tuple(some) for node, some in value.items()}
         elif isinstance(value, Mapping):

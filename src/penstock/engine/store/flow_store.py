@@ -24,13 +24,13 @@ from typing import Any
 
 from pyarrow import fs
 
-from penstock.engine.driver.command_channel import DRIVER_FILE, Driver
-from penstock.engine.store.logs import BoundaryLog, CommitLog, Resume
+from penstock.engine.driver.command_channel import DRIVER_FILE, DriverAddress
+from penstock.engine.store.logs import BoundaryLog, CommitLog, ResumePoint
 from penstock.errors import SettingsError
 from penstock.storage import Storage, storage_of
 from penstock.storage.claims import claim
 
-__all__ = ["BoundaryLog", "CommitLog", "FlowStore", "Resume", "StageRecord", "user_name"]
+__all__ = ["BoundaryLog", "CommitLog", "FlowStore", "ResumePoint", "StageRecord", "user_name"]
 
 _FORMAT = 2
 _METADATA = "metadata.json"
@@ -154,7 +154,7 @@ class FlowStore:
         """The log of what a sink on the driver has handed over, for the thread that does it."""
         return self.commits(f"{stage}.delivered")
 
-    def announce(self, driver: Driver) -> None:
+    def announce(self, driver: DriverAddress) -> None:
         """Say where the driver that holds the store can be reached, until it is closed."""
         if self.storage.directory is None:
             return  # who wants to reach it has its process id

@@ -22,7 +22,7 @@ from penstock.storage.append_file import LocalAppendFile
 __all__ = [
     "BoundaryLog",
     "CommitLog",
-    "Resume",
+    "ResumePoint",
     "StoreLog",
     "newest_position",
     "refuse_forgotten",
@@ -99,7 +99,7 @@ class StoreLog:
 
 
 @dataclass(frozen=True)
-class Resume:
+class ResumePoint:
     """Where one shard of a source goes on, and what it must read again first."""
 
     position: Any = None
@@ -133,12 +133,12 @@ class BoundaryLog(StoreLog):
         name = f"sources/{source_name}/shard-{shard:05d}.log"
         super().__init__(storage_of(store).log(name, sync, _whole))
 
-    def resume(self, after_epoch: int | None) -> Resume:
+    def resume(self, after_epoch: int | None) -> ResumePoint:
         """Where to go on when every epoch up to ``after_epoch`` is published (None: none is)."""
         done, replay, journal = self._split(after_epoch)
         if done is None and after_epoch is not None:
             refuse_forgotten(replay, after_epoch, self.path)
-        return Resume(
+        return ResumePoint(
             position=done["position"] if done else None,
             journal=tuple(journal),
             replay=tuple(r for r in replay if "position" in r and r["epoch"] < EPOCH_END),

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from penstock.connectors.epoch_log import last_epoch
 from penstock.core.causal.clocks import Position
-from penstock.core.causal.graph import Kind
-from penstock.core.causal.reports import Report, Saved, Stored
+from penstock.core.causal.graph import NodeKind
+from penstock.core.causal.reports import NodeReport, Saved, Stored
 from penstock.core.causal.times import ZERO
 from penstock.core.control.retention import RetentionMachine
 from penstock.core.progress.marks import EPOCH_END
@@ -111,7 +111,7 @@ class StoreView:
         machine = RetentionMachine(self._graph)
         machine.stored_read(stored, stored)
         for node, kind in self._graph.kinds.items():
-            if kind is Kind.SINK:
+            if kind is NodeKind.SINK:
                 machine.sink_published(node, stored[node].checkpoints[0].report.completed)
         machine.begun()
         return machine
@@ -162,14 +162,14 @@ class StoreView:
         for node in chain.nodes:
             found = stored[node]
             shard: dict[str, Any] = {"node": self.description.node_name(node)}
-            if chain.kind == Kind.SOURCE.value:
+            if chain.kind == NodeKind.SOURCE.value:
                 ends = [cut for cut in found.cuts if cut.epoch < EPOCH_END]
                 shard |= {
                     "boundaries": len(ends),
                     "epoch": ends[-1].epoch if ends else -1,
                     "rows": ends[-1].offset if ends else 0,
                 }
-            elif chain.kind == Kind.SINK.value:
+            elif chain.kind == NodeKind.SINK.value:
                 shard["published"] = found.checkpoints[0].report.completed
             elif chain.keeps_state:
                 keys = [saved.key for saved in found.checkpoints if saved.key]
@@ -191,15 +191,15 @@ class StoreView:
         chain = self.description.chain_of(node)
         shard = node - chain.first_node
         kind = self._graph.kinds[node]
-        if kind is Kind.SOURCE:
+        if kind is NodeKind.SOURCE:
             records = BoundaryLog(self.path, chain.stages[0].name, shard).read()
             return Stored(cuts=cuts_of(records), through=seen_epoch(records))
-        if kind is Kind.STATELESS:
+        if kind is NodeKind.STATELESS:
             return Stored()
-        if kind is Kind.SINK:
+        if kind is NodeKind.SINK:
             epoch = self._published(chain, shard)
             clock = {sender: Position(ZERO, epoch) for sender in self._graph.parents[node]}
-            return Stored((Saved(0, Report(node, completed=epoch, clock=clock)),))
+            return Stored((Saved(0, NodeReport(node, completed=epoch, clock=clock)),))
         found = read_stored(
             self.path,
             chain.name,

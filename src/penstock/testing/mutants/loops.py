@@ -8,9 +8,11 @@ from typing import Any
 from penstock.core.control.assignment import UnitProgress
 from penstock.core.control.host_orders import MoveFrontier
 from penstock.core.control.host_progress import Heard
+from penstock.core.control.host_reports import ProgressMade
 from penstock.core.node.blocks import BlockEffect, SaveBlock
 from penstock.core.node.messages import Deliver
 from penstock.core.progress.deltas import Delta, Deltas
+from penstock.core.progress.marks import EPOCH_END
 from penstock.core.time import Time
 from penstock.testing.mutants.mutant import Flows, Mutant, Replacement, mutant
 
@@ -55,6 +57,19 @@ def sends_uncounted_rows(real: Replacement, self: Any, link: int, time: Time) ->
 )
 def holds_counts_for_ever(real: Replacement, self: Any) -> bool:
     return False
+
+
+@mutant(
+    "counts of an older generation are void (20)",
+    f"{_LOOP}.receive",
+    flows=Flows.MIXED,
+    seed=26,
+)
+def driver_takes_any_generation(
+    real: Replacement, self: Any, host: int, made: ProgressMade
+) -> list[MoveFrontier]:
+    found: list[MoveFrontier] = real(self, host, replace(made, generation=self.generation))
+    return found
 
 
 @mutant(
@@ -151,6 +166,17 @@ def saves_blocks_while_it_replays(
     self._given = min(self._given, completed)
     found: list[BlockEffect] = real(self, least_open, completed, True)
     return found
+
+
+@mutant(
+    "rows after all that a replay repeats wait for the checkpoint",
+    f"{_BLOCKS}.__init__",
+    flows=Flows.MIXED,
+    seed=1066234758,
+)
+def lets_in_what_is_not_repeated(real: Replacement, self: Any, *args: Any) -> None:
+    real(self, *args)
+    self._repeats = EPOCH_END
 
 
 @mutant("the end of a block is saved", f"{_BLOCKS}.next", flows=Flows.MIXED, seed=17)

@@ -48,6 +48,19 @@ def no_fence(real: Replacement, self: Any, message: Message) -> bool:
     return True
 
 
+@mutant(
+    "what was sent to another incarnation of the receiver does not count (14)",
+    f"{_INTAKE}.accept",
+    flows=Flows.MIXED_ROUGH,
+    seed=3,
+)
+def takes_what_was_for_the_one_before(real: Replacement, self: Any, message: Message) -> bool:
+    own, self._own = self._own, None
+    accepted: bool = real(self, message)
+    self._own = own
+    return accepted
+
+
 def _clock_at_zero(real: Replacement, self: Any, *start: Any) -> None:
     real(self, *start)
     self.clock = dict.fromkeys(self.clock, ZERO)
@@ -235,6 +248,19 @@ def forgets_marks(real: Replacement, self: Any, positions: Mapping[int, Position
     real(self, positions)
     for child in self.children:
         self.log._outgoing[child].stated.clear()
+
+
+@mutant(
+    "nodes that may go back save nothing of later epochs (10)",
+    _CHECKPOINT,
+    flows=Flows.MIXED_ROUGH,
+    seed=33,
+)
+def keeps_later_epochs(real: Replacement, self: Any) -> Checkpoint:
+    clean, self.clean = self.clean, self.clean and bool(self.inside)
+    found: Checkpoint = real(self)
+    self.clean = clean
+    return found
 
 
 @mutant("a loop's checkpoints have nothing of later epochs (20)", _CHECKPOINT, seed=125)

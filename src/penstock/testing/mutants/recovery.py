@@ -7,15 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.core.causal.graph import CausalGraph
-from penstock.core.causal.reports import Plan, Report, Stored
+from penstock.core.causal.reports import NodeReport, RecoveryPlan, Stored
 from penstock.core.causal.times import Stamp
 from penstock.core.control.recovery import (
+    NEWEST,
     FenceHosts,
     FenceSources,
     FenceStore,
-    Persist,
-    Record,
+    PersistRecord,
     RecoveryEffect,
+    RecoveryRecord,
 )
 from penstock.core.node.causal_effects import Flushed
 from penstock.testing.mutants.mutant import Flows, Mutant, Replacement, mutant
@@ -41,7 +42,7 @@ def no_store_fence(real: Replacement, *args: Any) -> list[RecoveryEffect]:
 def forgets_unfinished(
     real: Replacement, self: Any, nodes: Mapping[int, int]
 ) -> list[RecoveryEffect]:
-    self.record = Record(self.record.incarnations, frozenset(), self.record.recoveries)
+    self.record = RecoveryRecord(self.record.incarnations, frozenset(), self.record.recoveries)
     effects: list[RecoveryEffect] = real(self, nodes)
     return effects
 
@@ -72,7 +73,7 @@ def forgets_limits(real: Replacement, self: Any, *args: Any) -> list[RecoveryEff
 
 
 @mutant("closure (6)", _PLAN, seed=953)
-def no_closure(real: Replacement, *args: Any) -> Plan:
+def no_closure(real: Replacement, *args: Any) -> RecoveryPlan:
     return replace(real(*args), joining=())
 
 
@@ -81,21 +82,21 @@ def direct_children_only(
     real: Replacement,
     graph: CausalGraph,
     failed: frozenset[int],
-    reports: Mapping[int, Report],
+    reports: Mapping[int, NodeReport],
     stored: Mapping[int, Stored],
-) -> Plan:
+) -> RecoveryPlan:
     near = {
         node: replace(report, diffs=tuple(diff[:2] for diff in report.diffs))
         for node, report in reports.items()
     }
-    found: Plan = real(graph, failed, near, stored)
+    found: RecoveryPlan = real(graph, failed, near, stored)
     return found
 
 
 @mutant("the least position (5)", _PLAN, seed=53)
-def starts_too_late(real: Replacement, *args: Any) -> Plan:
+def starts_too_late(real: Replacement, *args: Any) -> RecoveryPlan:
     """Takes the greatest position of the children for the least."""
-    found: Plan = real(*args)
+    found: RecoveryPlan = real(*args)
     starts = {}
     for node, start in found.starts.items():
         if start.checkpoint is None and start.positions and start.clock:
@@ -123,24 +124,24 @@ def loop_nodes_alone(real: Replacement, self: Any, nodes: Iterable[int]) -> froz
 
 
 @mutant("a loop starts at one epoch (20)", _PLAN, seed=12)
-def loop_epochs_apart(real: Replacement, graph: CausalGraph, *args: Any) -> Plan:
-    found: Plan = real(CausalGraph(graph.kinds, graph.parents), *args)
+def loop_epochs_apart(real: Replacement, graph: CausalGraph, *args: Any) -> RecoveryPlan:
+    found: RecoveryPlan = real(CausalGraph(graph.kinds, graph.parents), *args)
     return found
 
 
 @mutant(
     "at most once, a lost node starts after all that is known", _PLAN, flows=Flows.PROMISED, seed=61
 )
-def starts_in_the_past(real: Replacement, graph: CausalGraph, *args: Any) -> Plan:
-    found: Plan = real(replace(graph, lossy=frozenset(), doubling=graph.untraced), *args)
+def starts_in_the_past(real: Replacement, graph: CausalGraph, *args: Any) -> RecoveryPlan:
+    found: RecoveryPlan = real(replace(graph, lossy=frozenset(), doubling=graph.untraced), *args)
     return found
 
 
 @mutant(
     "at least once, a lost node is sent its open epochs again", _PLAN, flows=Flows.PROMISED, seed=18
 )
-def starts_in_the_present(real: Replacement, graph: CausalGraph, *args: Any) -> Plan:
-    found: Plan = real(replace(graph, lossy=graph.untraced, doubling=frozenset()), *args)
+def starts_in_the_present(real: Replacement, graph: CausalGraph, *args: Any) -> RecoveryPlan:
+    found: RecoveryPlan = real(replace(graph, lossy=graph.untraced, doubling=frozenset()), *args)
     return found
 
 
@@ -171,7 +172,7 @@ def plans_too_soon(real: Replacement, self: Any, current: Any) -> list[RecoveryE
 
 @mutant("a report answers the newest fence (3)", f"{_MACHINE}.reported", seed=82)
 def takes_old_reports(
-    real: Replacement, self: Any, node: int, round_: int, report: Report
+    real: Replacement, self: Any, node: int, round_: int, report: NodeReport
 ) -> list[RecoveryEffect]:
     effects: list[RecoveryEffect] = real(self, node, self.round, report)
     return effects
@@ -189,7 +190,7 @@ def opens_too_soon(
 
 @mutant("the record is durable before anything else (17)", f"{_MACHINE}._again", seed=2)
 def forgets_the_record(real: Replacement, *args: Any) -> list[RecoveryEffect]:
-    return [effect for effect in real(*args) if not isinstance(effect, Persist)]
+    return [effect for effect in real(*args) if not isinstance(effect, PersistRecord)]
 
 
 @mutant("survivors hear of new incarnations (14)", f"{_MACHINE}._again", seed=3)
@@ -243,6 +244,56 @@ def one_starts_alone(real: Replacement, self: Any, *args: Any) -> list[RecoveryE
     effects: list[RecoveryEffect] = real(self, *args)
     self.all_together = together
     return effects
+
+
+@mutant(
+    "what is durable is read for the newest fence (7)",
+    f"{_MACHINE}.stored",
+    flows=Flows.MIXED_ROUGH,
+    seed=27,
+)
+def takes_what_was_stored_before(
+    real: Replacement, self: Any, round_: int, *stored: Any
+) -> list[RecoveryEffect]:
+    effects: list[RecoveryEffect] = real(self, self.round, *stored)
+    return effects
+
+
+@mutant(
+    "no node starts from before what may be forgotten (12)",
+    f"{_MACHINE}.stored",
+    flows=Flows.MIXED_ROUGH,
+    seed=6,
+)
+def starts_behind_low_epochs(
+    real: Replacement, self: Any, round_: int, stored: Mapping[int, Stored], gone: Any
+) -> list[RecoveryEffect]:
+    effects: list[RecoveryEffect] = real(self, round_, stored, {})
+    return effects
+
+
+@mutant(
+    "where logs were dropped, older checkpoints are read, too (6)",
+    f"{_MACHINE}._newest",
+    flows=Flows.ROUGH_LONG,
+    seed=10,
+)
+def reads_the_newest_only(real: Replacement, self: Any, node: int) -> int | None:
+    logless, self._logless = self._logless, None
+    found: int | None = real(self, node)
+    self._logless = logless
+    return found
+
+
+@mutant(
+    "a rollback by hand may go back to any checkpoint",
+    f"{_MACHINE}._newest",
+    flows=Flows.MIXED_LONG,
+    seed=2,
+)
+def refuses_to_go_far_back(real: Replacement, self: Any, node: int) -> int | None:
+    found: int | None = NEWEST if self.record.limits else real(self, node)
+    return found
 
 
 # -- inside the plan -------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.core.control.host_orders import TakeRole
-from penstock.core.control.ring_record import FenceSources, Tell
+from penstock.core.control.ring_record import FenceSourceRoles, Tell
 from penstock.core.delivery.ids import Lane, ParcelId, Role
 from penstock.core.delivery.messages import Effect, Envelope, Parcel, Recovered
 from penstock.core.delivery.player import RoleState
@@ -54,7 +54,7 @@ def own_ids(real: Replacement, self: Any, parent: ParcelId, target: Role) -> Par
 
 @mutant(
     "receivers drop duplicates (26)",
-    "penstock.core.delivery.replicated:Replicated.dedup",
+    "penstock.core.delivery.replicated:ReplicaSettings.dedup",
     flows=_REPLICAS,
     seed=10,
 )
@@ -67,7 +67,7 @@ def releases_too_early(real: Replacement, self: Any, level: int) -> bool:
     return bool(level >= self.settings.release - 1)
 
 
-@mutant("siblings know first what is settled", f"{_TABLES}._advance", flows=_REPLICAS, seed=2)
+@mutant("siblings know first what is settled", f"{_TABLES}.advance", flows=_REPLICAS, seed=2)
 def settles_alone(real: Replacement, self: Any, id_: ParcelId) -> None:
     real(self, id_)
     if id_ in self.works and self.works[id_].settled:
@@ -155,7 +155,8 @@ def tells_nobody_of_moves(real: Replacement, *_: Any) -> list[Any]:
 )
 def recovers_only_in_place(real: Replacement, self: Any, state: RoleState, via: int) -> None:
     real(self, state, via)
-    self.effects = [effect for effect in self.effects if not isinstance(effect, Recovered)]
+    tables = self.tables
+    tables.effects = [one for one in tables.effects if not isinstance(one, Recovered)]
 
 
 @mutant("who knows the records takes a role", f"{_RING}._next", flows=_REPLICAS, seed=748)
@@ -177,8 +178,8 @@ def takes_before_all_have_heard(real: Replacement, self: Any, gone: Any) -> list
 
 
 @mutant("the log of a source is fenced", f"{_RINGS}._fence", flows=_REPLICAS, seed=356)
-def fences_no_source(real: Replacement, self: Any, roles: Any) -> FenceSources:
-    effect: FenceSources = real(self, roles)
+def fences_no_source(real: Replacement, self: Any, roles: Any) -> FenceSourceRoles:
+    effect: FenceSourceRoles = real(self, roles)
     return effect._replace(fences={})
 
 

@@ -13,6 +13,7 @@ __all__ = ["RETENTION"]
 
 _RETENTION = "penstock.core.control.retention"
 _MACHINE = f"{_RETENTION}:RetentionMachine"
+_LOGS = "penstock.core.control.planned_logs:PlannedLogs"
 _WATCH = "penstock.core.rollback.watch:SpanWatch"
 
 
@@ -58,6 +59,29 @@ def counts_void_checkpoints(real: Replacement, *_: Any) -> None:
 )
 def low_epochs_never_fall(real: Replacement, self: Any, node: int, epoch: int) -> None:
     self.watch.restarted(node, epoch)
+
+
+# -- logs ------------------------------------------------------------------------------------------
+
+
+@mutant(
+    "a checkpoint counts when its log reaches back to its children (12)",
+    f"{_RETENTION}:serves_from",
+    flows=Flows.ROUGH,
+    seed=121,
+)
+def counts_short_logs(real: Replacement, *_: Any) -> int:
+    return -1
+
+
+@mutant(
+    "checkpoints are kept as without a log before the log goes",
+    f"{_LOGS}._announce",
+    flows=Flows.ROUGH_LONG,
+    seed=15,
+)
+def drops_logs_unannounced(real: Replacement, *_: Any) -> None:
+    return None
 
 
 # -- checkpoints -----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ never changes what a name runs:
     planned:rough:7         laid out as by the planner; hosts, links, store and clocks misbehave
     fan_out:852             two shards of everything, an exchange that feeds several branches
     replicas:3022           stages of replicas: rings, take-over, records of tuples
+    planned:rough:long:7    many epochs; logs are turned on and off, hosts and driver freeze long
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__ = ["LAYOUTS", "REPLICAS", "SWITCHES", "Case", "case_of"]
 
 LAYOUTS = ("layers", "two_loops", "planned", "fan_out", "replicas")
 REPLICAS = "replicas"
-SWITCHES = ("mixed", "promised", "rough")
+SWITCHES = ("mixed", "promised", "rough", "long")
 
 PLANNED_SHARE = 0.3
 TWO_LOOPS_SHARE = 0.1
@@ -32,6 +33,7 @@ PROMISED_SHARE = 0.4
 """Share of the others that promise less than exactly once somewhere."""
 REPLICAS_SHARE = 0.25
 ROUGH_SHARE = 0.6
+LONG_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Case:
     """A seed and its switches.
 
     >>> Case.parse("layers:mixed:1371")
-    Case(seed=1371, layout='layers', mixed=True, promised=False, rough=False)
+    Case(seed=1371, layout='layers', mixed=True, promised=False, rough=False, long=False)
     >>> str(Case(7, "planned", rough=True))
     'planned:rough:7'
     """
@@ -52,6 +54,8 @@ class Case:
     """Some sinks promise less than exactly once."""
     rough: bool = False
     """Hosts freeze, links break, the store and the clocks misbehave."""
+    long: bool = False
+    """Many epochs, in which logs are turned on and off; what freezes does so for long."""
 
     @classmethod
     def parse(cls, name: str) -> Case:
@@ -72,12 +76,13 @@ class Case:
         rough = random.random() < ROUGH_SHARE
         if random.random() < REPLICAS_SHARE:
             return cls.of_replicas(seed)
+        long = Random(f"length of {seed}").random() < LONG_SHARE
         if random.random() < PLANNED_SHARE:
-            return cls(seed, "planned", rough=rough)
+            return cls(seed, "planned", rough=rough, long=long)
         layout = "two_loops" if random.random() < TWO_LOOPS_SHARE else "layers"
         mixed = random.random() < MIXED_SHARE
         promised = not mixed and random.random() < PROMISED_SHARE
-        return cls(seed, layout, mixed, promised, rough)
+        return cls(seed, layout, mixed, promised, rough, long)
 
     @classmethod
     def of_replicas(cls, seed: int) -> Case:

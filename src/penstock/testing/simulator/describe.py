@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.causal.graph import CausalGraph, NodeKind
 from penstock.testing.simulator.stages import Shape
 
 __all__ = ["describe", "guarantees_of", "regimes_of"]
@@ -11,7 +11,7 @@ __all__ = ["describe", "guarantees_of", "regimes_of"]
 def guarantees_of(shape: Shape) -> frozenset[str]:
     """The guarantees of a flow's sinks."""
     graph = shape.graph
-    sinks = {node for node, kind in graph.kinds.items() if kind is Kind.SINK}
+    sinks = {node for node, kind in graph.kinds.items() if kind is NodeKind.SINK}
     found = {"at-most-once"} if sinks & graph.lossy else set()
     if sinks & graph.doubling:
         found.add("at-least-once")
@@ -20,7 +20,7 @@ def guarantees_of(shape: Shape) -> frozenset[str]:
 
 def regimes_of(shape: Shape) -> frozenset[str]:
     """The regimes that a flow has."""
-    ends = (Kind.SOURCE, Kind.SINK)
+    ends = (NodeKind.SOURCE, NodeKind.SINK)
     inner = [node for node, kind in shape.graph.kinds.items() if kind not in ends]
     found = {shape.regimes.get(node, "causal") for node in inner}
     if shape.global_every is not None:

@@ -9,19 +9,19 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, assert_never
 
-from penstock.core.causal.graph import Kind
+from penstock.core.causal.graph import NodeKind
 from penstock.core.causal.reports import Stored
 from penstock.core.control.global_hold import GlobalHold
 from penstock.core.control.going_back import GoingBack, newest_epoch
 from penstock.core.control.planned_logs import Logging, PlannedLogs
 from penstock.core.control.recovery import (
-    Collect,
+    CollectStored,
     FenceHosts,
     FenceSources,
     FenceStore,
     GiveUp,
     OpenEdge,
-    Persist,
+    PersistRecord,
     ReadStates,
     RecoveryEffect,
     RecoveryMachine,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Choices", "Driver"]
 
-SETTLE_SHARE = 0.1
 SLACK = 2
 """How many epochs nodes may be ahead of what they said last."""
 
@@ -49,7 +48,9 @@ Choices = list[tuple[Callable[[Any], None], Any]]
 
 
 def _on_store(effect: RecoveryEffect) -> bool:
-    return isinstance(effect, Persist | FenceStore | ReadStates | FenceSources | Collect)
+    return isinstance(
+        effect, PersistRecord | FenceStore | ReadStates | FenceSources | CollectStored
+    )
 
 
 class Driver:
@@ -77,11 +78,15 @@ class Driver:
         """Rounds, and hosts that have no nodes and have not heard of them."""
         self._has_begun = True
         """Whether what is durable of all nodes is known: at first it is nothing."""
+        self._asked: Mapping[int, int] = {}
+        """Where a person wants nodes to start, as was recorded last."""
         self.controller: RecoveryMachine | None = self._new_controller()
 
     def add_choices(self, found: Choices, stores: bool) -> None:
         """Add what can happen here; ``stores``: the store takes writes just now."""
         world = self._world
+        if world.cluster is not None and world.cluster.driver_sleeps:
+            return
         if not stores:
             if self.to_controller and self.controller is not None:
                 found.append((self._hear, None))
@@ -99,9 +104,10 @@ class Driver:
             found.append((self._detect, number))
         if found and random.random() < world.truncate_share:
             found.append((self._truncate, None))
-        if world.switch_share and found and random.random() < world.switch_share:
+        can_switch = bool(world.shape.switched) and found
+        if can_switch and random.random() < world.switch_share:
             found.append((self._switch, random.choice(sorted(world.shape.switched))))
-        if world.switch_share and found and random.random() < SETTLE_SHARE:
+        if can_switch and random.random() < world.settle_share:
             found.append((self._settle_logs, None))
         cluster = world.cluster
         if cluster is not None:
@@ -240,7 +246,7 @@ class Driver:
         every = self._world.shape.global_every
         if every is not None:
             kinds = self._world.shape.graph.kinds
-            fed = [node for node, kind in kinds.items() if kind is not Kind.SOURCE]
+            fed = [node for node, kind in kinds.items() if kind is not NodeKind.SOURCE]
             ahead = {node: starts.get(node, -1) for node in fed}
             self.hold = GlobalHold(fed, every, min(ahead.values()), ahead)
 
@@ -257,7 +263,10 @@ class Driver:
         self.retention = RetentionMachine(self._world.shape.graph, forgotten=record.forgotten)
         self.logs = PlannedLogs(self.retention)
         self.logs.want(self._wanted_logs)
-        return RecoveryMachine(self._world.shape.graph, record, self._reachable, together)
+        graph = self._world.shape.graph
+        return RecoveryMachine(
+            graph, record, self._reachable, together, lambda: self.retention.watch.logless
+        )
 
     def _reachable(self) -> list[int]:
         """The hosts that have to hear of a fence; without hosts, the nodes that were not lost."""
@@ -298,7 +307,7 @@ class Driver:
         starts = [effect for effect in effects if isinstance(effect, StartNode)]
         if starts:
             self._hold_everybody({e.node: e.start.completed for e in starts})
-            records = [effect.record for effect in effects if isinstance(effect, Persist)]
+            records = [effect.record for effect in effects if isinstance(effect, PersistRecord)]
             self._world.monitor.planned(starts, (records or [self._world.store.record])[-1].limits)
             self._world.loops.planned(starts)
         for effect in effects:
@@ -312,8 +321,9 @@ class Driver:
 
     def _perform(self, effect: RecoveryEffect, controller: RecoveryMachine) -> None:
         match effect:
-            case Persist():
+            case PersistRecord():
                 self._world.store.record = effect.record
+                self._asked = effect.record.limits or self._asked
             case FenceStore() | FenceSources():
                 self._world.note("store refuses all but", dict(effect.incarnations))
                 self._world.store.fence(effect.incarnations)
@@ -321,7 +331,7 @@ class Driver:
                 self._fence_hosts(effect)
             case ReadStates():
                 self._early = self._world.store.stored(effect.nodes)
-            case Collect():
+            case CollectStored():
                 stored = {**self._world.store.stored(effect.nodes), **self._early}
                 self._stop_the_rest(effect)
                 whole = [node for node, newest in effect.nodes.items() if newest is None]
@@ -337,8 +347,7 @@ class Driver:
             case OpenEdge():
                 self._world.tell_node(effect.sender, effect)
             case Refuse():
-                # What was possible when it was asked for may be gone.
-                self._world.note(f"a rollback was refused: {effect.reason}")
+                self._refused(effect.reason, controller)
             case GiveUp():
                 raise Violation("Eventuality", f"the controller gave up: {effect.reason}")
             case Widen():
@@ -346,6 +355,22 @@ class Driver:
                     raise Violation("Eventuality", f"there was no plan: {effect.reason}")
             case _:
                 assert_never(effect)
+
+    def _refused(self, reason: str, controller: RecoveryMachine) -> None:
+        """What was possible when it was asked for may be gone: but then it is, by what is durable.
+
+        While some nodes have recovered already it is their reports that count, and not only that.
+        """
+        world = self._world
+        world.note(f"a rollback was refused: {reason}")
+        graph, epochs = world.shape.graph, set(self._asked.values())
+        if not controller.failed.issuperset(graph.order) or len(epochs) != 1:
+            return
+        together = world.shape.global_every is not None
+        lows = self.retention.gone_before()
+        back = GoingBack(graph, world.store.stored_of_all(), lows, together)
+        if back.plan(*epochs) is not None:
+            raise Violation("rollback", f"refused, but there is a way back: {reason}")
 
     def _try_again(self, _: None) -> None:
         effects, self._stalled = self._stalled, []
@@ -355,12 +380,12 @@ class Driver:
     def _store_refuses(self) -> bool:
         return self._world.steps < self._world.store_until and not self._world.store_slow
 
-    def _stop_the_rest(self, effect: Collect) -> None:
+    def _stop_the_rest(self, effect: CollectStored) -> None:
         """Nodes without state and sinks of hosts that were given up come to nothing from now on."""
         now = {node: self._world.store.record.incarnations[node] for node in effect.nodes}
         kinds = self._world.shape.graph.kinds
         self._world.store.fence(
-            {n: i for n, i in now.items() if kinds[n] in (Kind.STATELESS, Kind.SINK)}
+            {n: i for n, i in now.items() if kinds[n] in (NodeKind.STATELESS, NodeKind.SINK)}
         )
         self.collected.update(now)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.causal.graph import Kind
+from penstock.core.causal.graph import NodeKind
 from penstock.core.control.recovery import CONTRADICTIONS_MAX
 from penstock.testing.simulator.host_faults import strike_hosts
 from penstock.testing.simulator.roles.faults import FAULTS as ROLE_FAULTS
@@ -18,6 +18,7 @@ __all__ = [
     "DAMAGE",
     "FAULTS",
     "HOSTS",
+    "LONG",
     "ROLLBACK",
     "plan_faults",
     "strike",
@@ -47,6 +48,8 @@ ROUGH = (
     *("connection", "store_slow", "store_refuses", "clock", "driver", "plan", "damage"),
 )
 """(Rough runs) what happens to hosts, to what connects them, to the store and to clocks."""
+LONG = ("long_freeze", "long_freeze", "driver_freeze", "driver_freeze")
+"""(Long rough runs) a host, or the driver, does nothing for up to two minutes."""
 ROUGH_EFFECTS = ("unsynced", "torn", "moved", "zombie", "unreadable", "missed")
 """(Rough runs) what follows from faults and is counted, too."""
 ALL_FAULTS = (
@@ -56,6 +59,7 @@ ALL_FAULTS = (
     ROLLBACK,
     "stale",
     *ROUGH,
+    *LONG,
     *ROUGH_EFFECTS,
     *ROLE_FAULTS,
 )
@@ -74,9 +78,15 @@ def plan_faults(world: World) -> None:
     if world.cluster is not None:
         number = random.choice((1, 2, 4, 6, 9))
         faults = (*ROUGH, ROLLBACK) if world.mixed else (*ROUGH, CONTRADICTION)
+    if world.long:
+        number = min(2 * number, 9)  # a node that is lost more than ten times ends its flow
+        faults += LONG if world.cluster is not None else ()
     world.pending = sorted((random.randint(5, last), random.choice(faults)) for _ in range(number))
     edges = [(u, v) for v, us in world.shape.graph.parents.items() for u in us]
     world.laggards = frozenset(edge for edge in edges if random.random() < 0.25)
+    if world.long:
+        nodes = world.shape.graph.order
+        world.hard_of_hearing = frozenset(node for node in nodes if random.random() < 0.25)
 
 
 def strike(world: World, what: str) -> None:
@@ -147,14 +157,19 @@ def _on_hosts(world: World, live: list[int], number: int) -> list[int]:
 
 
 def _damage(world: World) -> None:
-    """Damage a newest checkpoint; there is one before it, and no other node has that trouble."""
-    store = world.store
+    """Damage a newest checkpoint; there is one before it, and no other node has that trouble.
+
+    After a rollback by hand to the oldest epoch there may be none before it that is of use.
+    """
+    store, gone = world.store, world.driver.retention.gone_before()
     if world.shape.global_every is not None or world.faults[DAMAGE]:
         return
     can = [
         node
         for node, kept in store.checkpoints.items()
-        if len(kept) > 2 and node not in world.shape.graph.units
+        if len(kept) > 2
+        and kept[-2].checkpoint.report.completed >= gone[node]
+        and node not in world.shape.graph.units
     ]
     if can:
         node = world.random.choice(can)
@@ -166,7 +181,9 @@ def _damage(world: World) -> None:
 def _contradict(world: World) -> None:
     """A node that is replaying gives up, if all of the flow can start from whole epochs."""
     graph = world.shape.graph
-    with_state = [n for n, kind in graph.kinds.items() if kind in (Kind.STATEFUL, Kind.ORDERED)]
+    with_state = [
+        n for n, kind in graph.kinds.items() if kind in (NodeKind.STATEFUL, NodeKind.ORDERED)
+    ]
     replaying = [p for p in world.processes.values() if p.alive and p.machine.replaying]
     controller = world.driver.controller
     if controller is None or controller.failed.issuperset(graph.order):

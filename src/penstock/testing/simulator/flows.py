@@ -7,7 +7,7 @@ from random import Random
 from penstock.testing.simulator.cases import Case
 from penstock.testing.simulator.guarantees import with_guarantees
 from penstock.testing.simulator.plans import fan_out_shape, planned_shape
-from penstock.testing.simulator.regimes import with_regimes
+from penstock.testing.simulator.regimes import with_regimes, with_switches
 from penstock.testing.simulator.stages import Shape, random_shape
 
 __all__ = ["flow_of"]
@@ -25,4 +25,6 @@ def flow_of(case: Case, random: Random) -> Shape:
         shape = with_regimes(shape, random)
     if case.promised:
         shape = with_guarantees(shape, random)
+    if case.long:
+        shape = with_switches(shape, random)
     return shape

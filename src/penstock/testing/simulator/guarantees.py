@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import replace
 from random import Random
 
-from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.causal.graph import CausalGraph, NodeKind
 from penstock.testing.simulator.stages import Row, Shape
 
 __all__ = ["GUARANTEES", "broken_promise", "doubled", "with_guarantees"]
@@ -27,7 +27,7 @@ def with_guarantees(shape: Shape, random: Random) -> Shape:
         below = [chosen.get(child) for child in graph.children[node]]
         if node in graph.units or None in below or len(set(below)) > 1:
             continue
-        if graph.kinds[node] is Kind.SINK:
+        if graph.kinds[node] is NodeKind.SINK:
             chosen[node] = random.choice(GUARANTEES)
         elif below and below[0] is not None and random.random() < share:
             chosen[node] = below[0]
@@ -49,13 +49,15 @@ def with_guarantees(shape: Shape, random: Random) -> Shape:
     )
 
 
-def _kind(graph: CausalGraph, node: int, lossy: frozenset[int], doubling: frozenset[int]) -> Kind:
+def _kind(
+    graph: CausalGraph, node: int, lossy: frozenset[int], doubling: frozenset[int]
+) -> NodeKind:
     """What recovery takes a node for: what may be lost is not restored, nor is its order."""
     kind = graph.kinds[node]
-    if node in lossy and kind not in (Kind.SOURCE, Kind.SINK):
-        return Kind.STATELESS
-    if node in doubling and kind is Kind.ORDERED:
-        return Kind.STATEFUL
+    if node in lossy and kind not in (NodeKind.SOURCE, NodeKind.SINK):
+        return NodeKind.STATELESS
+    if node in doubling and kind is NodeKind.ORDERED:
+        return NodeKind.STATEFUL
     return kind
 
 

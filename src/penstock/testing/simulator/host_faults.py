@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.causal.graph import Kind
+from penstock.core.causal.graph import NodeKind
 from penstock.testing.simulator.hosts import Cluster, Every
 
 if TYPE_CHECKING:
@@ -44,6 +44,12 @@ def strike_hosts(world: World, cluster: Cluster, what: str) -> None:
             cluster.kill(random.choice(busy or members), machine=True)
         case "freeze":
             chosen[0].frozen_until = until
+        case "long_freeze":
+            chosen[0].frozen_until = world.steps + random.randint(100, 3000)
+        case "driver_freeze":
+            cluster.freeze_driver(random.randint(35, 100))
+            if len(chosen) > 1:
+                world.network.links.partition(keys[0], keys[1], until)
         case "suspicion":
             chosen[0].muted_until = until
         case "partition":
@@ -74,6 +80,6 @@ def _switch_plan(world: World) -> None:
         return
     graph = world.shape.graph
     for node in sorted(world.every.keys() - graph.units.keys()):
-        if graph.kinds[node] is Kind.STATEFUL and world.shape.regimes.get(node) != "eager":
+        if graph.kinds[node] is NodeKind.STATEFUL and world.shape.regimes.get(node) != "eager":
             world.every[node] = world.random.choice((1, 2, 3, 5))
             world.tell_node(node, Every(world.every[node]))

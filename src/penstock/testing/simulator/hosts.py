@@ -8,10 +8,10 @@ home.  A step of the simulation takes ``STEP_MS``.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.core.causal.graph import Kind
+from penstock.core.causal.graph import NodeKind
 from penstock.core.control.controller import ControllerMachine, EndHosts
 from penstock.core.control.host_reports import RefusalCounts
 from penstock.core.control.membership import Effect, MembershipMachine, MembershipPolicy
@@ -36,14 +36,16 @@ from penstock.core.control.membership_events import (
     TimePassed,
 )
 from penstock.core.control.roster import DRIVER, Roster
+from penstock.core.control.suspicion import ProcessState
 from penstock.core.delivery.ring import (
-    Report,
     RingEffect,
     RingMember,
     SendPing,
     SendPong,
+    TellSilence,
 )
 from penstock.core.progress.marks import EPOCH_END
+from penstock.testing.simulator.host_monitor import HostMonitor
 from penstock.testing.simulator.violations import Violation
 
 if TYPE_CHECKING:
@@ -57,6 +59,8 @@ TICK = 5
 GENERATION = 1000
 """Hosts of another driver have numbers from the next multiple on."""
 INTERVAL_MS, TIMEOUT_MS = 200, 600
+BEAT_MS = 4 * INTERVAL_MS
+"""How often hosts speak to the driver: more seldom than to each other, as in a running flow."""
 
 
 class Every(NamedTuple):
@@ -84,6 +88,8 @@ class Host:
     wall_ms: int = 0
     """How far its calendar is ahead; may go back."""
     refused: bool = False
+    beats_ms: int = 0
+    """When it speaks to the driver next."""
 
     def __str__(self) -> str:
         return f"host {self.key}"
@@ -97,6 +103,13 @@ class Cluster:
         self.homes = self._planned()
         self.hosts: dict[int, Host] = {}
         self._generation = -1
+        self._sees = world.long and world.random.random() < 0.5
+        """Whether the driver can look at the processes of its hosts."""
+        self._slept = False
+        self._beats: set[int] = set()
+        """Hosts that have spoken to the driver while it slept."""
+        self._freezes = 0
+        """For how many steps the driver is about to freeze."""
         self.begin()
 
     def _planned(self) -> dict[int, int]:
@@ -108,7 +121,7 @@ class Cluster:
             workers = random.choice((1, 2, 2, 3, 4))
             at_driver = random.random() < 0.5
             for node in graph.order:
-                sink = graph.kinds[node] is Kind.SINK
+                sink = graph.kinds[node] is NodeKind.SINK
                 planned[node] = DRIVER if sink and at_driver else random.randint(1, workers)
         used = sorted({at for at in planned.values() if at != DRIVER}) or [1]
         return {n: 0 if at == DRIVER else 1 + used.index(at) for n, at in planned.items()}
@@ -123,6 +136,7 @@ class Cluster:
         self._events: list[tuple[int, MembershipEvent]] = []
         """What will happen, and when."""
         self._fenced: set[int] = set()
+        self._beats = set()
         self.placement = dict(self.homes)
         standby = random.choice((0, 0, 1))
         roster = Roster(max(self.homes.values()) or 1, standby, self.now_ms)
@@ -131,10 +145,12 @@ class Cluster:
         policy = MembershipPolicy(
             interval_ms=INTERVAL_MS,
             timeout_ms=TIMEOUT_MS,
+            beat_ms=BEAT_MS,
             movable=graph.movable,
             names={node: f"node {node}" for node in graph.order},
         )
         self.membership = MembershipMachine(life, roster, self.placement, policy)
+        self._monitor = HostMonitor(self, INTERVAL_MS, BEAT_MS)
         life.registered(DRIVER, "driver")
         self._add(DRIVER)
         for number in sorted(roster.hosts):
@@ -214,6 +230,11 @@ class Cluster:
         return self._world.steps < self.hosts[key].frozen_until
 
     @property
+    def driver_sleeps(self) -> bool:
+        """Whether the driver does nothing now."""
+        return self.is_frozen(self.host_of_driver)
+
+    @property
     def busy(self) -> bool:
         """Whether something will happen by itself."""
         steps = self._world.steps
@@ -229,11 +250,42 @@ class Cluster:
     def tick(self) -> None:
         """Hosts ping each other and the driver; the membership machine looks around."""
         world = self._world
+        if self._slept and not self.driver_sleeps:  # it looks around before it listens
+            self._monitor.woke()
+            self._hear_what_waits()
+            for number in sorted(self._beats):
+                self.membership.heard(number, self.now_ms)
+            self._beats.clear()
+            self._slept = False
         for host in list(self.hosts.values()):
             if host.alive and not self.is_frozen(host.key):
                 self._beat(host)
+        if self.driver_sleeps:
+            self._slept = True
+            return
         if world.driver.controller is None:
             return
+        self._hear_what_waits()
+        epochs = {n: p.machine.completed_epoch for n, p in world.processes.items() if p.alive}
+        self.take(NodesProgressed(epochs))
+        situation = self._situation()
+        self.take(TimePassed(world.driver.quiet, situation))
+        if situation is not None and self._has_driver():
+            self._monitor.stays(situation)
+        if world.long and self._has_driver():
+            silent = {n: self._is_silent(n) for n in self.membership.roster.hosts}
+            self._monitor.looked(silent, self.membership.suspicion.timeout_ms)
+        if self._freezes:
+            self.hosts[self.host_of_driver].frozen_until = world.steps + self._freezes
+            self._freezes = 0
+
+    def _is_silent(self, number: int) -> bool:
+        host = self.of(number)
+        return bool(host is None or not host.alive or self.is_frozen(host.key))
+
+    def _hear_what_waits(self) -> None:
+        """What was to happen by now does."""
+        world = self._world
         due = [event for when, event in self._events if when <= world.steps]
         self._events = [(when, event) for when, event in self._events if when > world.steps]
         for event in due:
@@ -241,32 +293,47 @@ class Cluster:
                 self._add(event.host)
             if not isinstance(event, HostAssigned) or self.lives(event.host):
                 self.take(event)
-        epochs = {n: p.machine.completed_epoch for n, p in world.processes.items() if p.alive}
-        self.take(NodesProgressed(epochs))
-        self.take(TimePassed(world.driver.quiet, self._situation()))
 
     def _situation(self) -> Situation | None:
         world = self._world
-        controller = world.driver.controller
-        if controller is None or not self.membership.looks_home(self.now_ms):
+        if world.driver.controller is None or not self.membership.looks_home(self.now_ms):
             return None
+        return replace(self._situation_now(), saved=world.random.random() < 0.5)
+
+    def _situation_now(self) -> Situation:
+        world = self._world
+        controller = world.driver.controller
         together = world.shape.global_every is not None
-        settled = controller.quiet and controller.open and not controller.record.limits
+        settled = (
+            controller is not None
+            and controller.quiet
+            and controller.open
+            and not controller.record.limits
+        )
         cuts = world.store.cuts.values()
         ending = any(ends and ends[-1].epoch == EPOCH_END for ends in cuts)
-        saved = world.random.random() < 0.5
-        return Situation(settled and not together, ending, saved)
+        return Situation(settled and not together, ending, saved=False)
 
     def _beat(self, host: Host) -> None:
         """One host's pings, and its word to the driver."""
         world = self._world
-        if host.key // GENERATION != self._generation or host.number == DRIVER:
+        if host.key // GENERATION != self._generation:
             return
-        if world.steps >= host.muted_until:
+        if host.number == DRIVER:
+            if world.long:
+                self._ring(host, host.ring.time_passed(self.now_ms + host.offset_ms, 0))
+            return
+        if world.steps >= host.muted_until and self.now_ms >= host.beats_ms:
+            host.beats_ms = self.now_ms + BEAT_MS
+            self._monitor.spoke(host.number)
             if host.number in self._fenced:
-                self._refuse(host)
+                if not self.driver_sleeps:
+                    self._refuse(host)
                 return
-            self.membership.heard(host.number, self.now_ms)
+            if self.driver_sleeps:
+                self._beats.add(host.number)
+            else:
+                self.membership.heard(host.number, self.now_ms)
         self._ring(host, host.ring.time_passed(self.now_ms + host.offset_ms, 0))
 
     def _refuse(self, host: Host) -> None:
@@ -282,9 +349,9 @@ class Cluster:
     def _ring(self, host: Host, effects: list[RingEffect]) -> None:
         world = self._world
         for effect in effects:
-            if isinstance(effect, Report):
+            if isinstance(effect, TellSilence):
                 if world.steps >= host.muted_until and world.driver.controller is not None:
-                    self.take(HostSilent(host.number, effect.host, effect.silent_ms))
+                    self._report(HostSilent(host.number, effect.host, effect.silent_ms))
                 continue
             other = self.of(effect.to)
             if other is None or not other.alive or self.is_frozen(other.key):
@@ -298,6 +365,25 @@ class Cluster:
             elif isinstance(effect, SendPong):
                 other.ring.ponged(host.number, effect.loads, self.now_ms + other.offset_ms)
 
+    def _report(self, report: HostSilent) -> None:
+        """A host says that another one is silent."""
+        seen = replace(report, process=self._seen(report.host))
+        if self.driver_sleeps:
+            self._events.append((self._world.steps, seen))
+        else:
+            self.take(seen)
+
+    def _seen(self, number: int) -> ProcessState:
+        """What the driver sees of the process of a host, if it can see any."""
+        if not self._sees:
+            return ProcessState.UNSEEN
+        host = self.of(number)
+        if host is None or not host.alive:
+            return ProcessState.STOPPED
+        if self.is_frozen(host.key):
+            return ProcessState.SLEEPING if host.frozen_until % 2 else ProcessState.STOPPED
+        return ProcessState.SLEEPING if self._world.random.random() < 0.5 else ProcessState.RUNNING
+
     # -- the membership machine ------------------------------------------------------------------
 
     def take(self, event: MembershipEvent) -> None:
@@ -305,7 +391,24 @@ class Cluster:
         if self._has_driver():
             for effect in self.membership.take(event, self.now_ms):
                 if self._has_driver():
+                    self._check(event, effect)
                     self._perform(effect)
+            if isinstance(event, HostAssigned) and event.host in self.membership.roster.assigned:
+                self._monitor.up(event.host)
+
+    def _check(self, event: MembershipEvent, effect: Effect) -> None:
+        """What the machine decides is right."""
+        match effect:
+            case FenceHost(_, number):
+                self._monitor.lost(number, event, late=self._slept)
+            case RecoverNodes(_, lost, takers):
+                roster = self.membership.roster
+                self._monitor.placed(lost, takers.values(), roster.assigned - {DRIVER})
+            case MoveNodes(_, places):
+                now = self._situation_now()
+                self._monitor.moves(places, now.settled, now.ending)
+            case _:
+                pass
 
     def _has_driver(self) -> bool:
         return self._world.driver.controller is not None
@@ -368,6 +471,10 @@ class Cluster:
         if host.key // GENERATION == self._generation and host.number not in self._fenced:
             when = world.steps + world.random.choice((1, 5, 40, 400))
             self._events.append((when, ProcessEnded(host.number)))
+
+    def freeze_driver(self, steps: int) -> None:
+        """When the driver has next looked around it does nothing for a while; hosts go on."""
+        self._freezes = steps
 
     def orphan(self) -> None:
         """The driver is gone: its hosts end, but for some that do not notice in time."""

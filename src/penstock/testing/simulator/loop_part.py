@@ -14,7 +14,7 @@ from penstock.core.node.blocks import (
     SaveBlock,
 )
 from penstock.core.node.causal_effects import Flushed
-from penstock.core.node.messages import Deliver, Report
+from penstock.core.node.messages import Deliver, TellClosed
 from penstock.testing.simulator.loops import INSIDE, Travelling, entering, go_round
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ class LoopPart:
         self._process = process
         machine, loops = process.machine, process.world.loops
         self.end = loops.join(process)
-        self._blocks = Blocks(loops.block(process.node), machine.completed_epoch, machine.counts)
+        self._blocks = Blocks(
+            loops.block(process.node), machine.completed_epoch, machine.counts, machine.repeats
+        )
         self.is_due = False
         """Whether an epoch or a block is over here."""
         self._advancing = False
@@ -67,7 +69,7 @@ class LoopPart:
 
     # -- progress --------------------------------------------------------------------------------
 
-    def closed(self, report: Report) -> None:
+    def closed(self, report: TellClosed) -> None:
         """The gate is closed, or says at which watermark it starts."""
         self._process.world.loops.closed(self._process, self.end, report)
 
@@ -84,8 +86,9 @@ class LoopPart:
             self._look()
 
     def _look(self) -> None:
-        owes = self._blocks.owes(self._process.machine.completed_epoch)
-        self.is_due = self._blocks.is_due(self.end.least_open) or (owes and self._may_save)
+        completed = self._process.machine.completed_epoch
+        is_owed = self._blocks.is_owed(completed, self._may_save)
+        self.is_due = is_owed or self._blocks.is_due(self.end.least_open)
 
     def advance(self) -> None:
         """Do what the frontier allows."""

@@ -19,7 +19,7 @@ from penstock.core.control.host_reports import GateClosing, ProgressMade
 from penstock.core.control.loop_progress import LoopProgress, gate_counts
 from penstock.core.control.recovery import StartNode
 from penstock.core.graph import GraphBuilder, LogicalGraph
-from penstock.core.node.messages import Report
+from penstock.core.node.messages import TellClosed
 from penstock.core.node.tracking import NodeTracking
 from penstock.core.progress.deltas import Delta
 from penstock.core.progress.marks import EPOCH_END
@@ -191,7 +191,7 @@ class Loops:
 
     # -- counts and frontiers --------------------------------------------------------------------
 
-    def closed(self, process: Process, end: HostEnd, report: Report) -> None:
+    def closed(self, process: Process, end: HostEnd, report: TellClosed) -> None:
         """A gate is closed, or says at which watermark it starts."""
         end.truth.closed(process.node, report.epoch)
         end.progress.gate_closed(GateClosing(process.node, *report))
@@ -208,8 +208,9 @@ class Loops:
     def add_choices(self, found: list[tuple[Callable[[Any], None], Any]]) -> None:
         """Add what can arrive at the driver and at hosts."""
         world = self._world
+        sleeps = world.cluster is not None and world.cluster.driver_sleeps
         for end in self._ends:
-            if end.made and world.driver.controller is not None:
+            if end.made and world.driver.controller is not None and not sleeps:
                 found.append((self._hear, end))
             if end.moved and self._is_awake(end):
                 found.append((self._tell, end))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from penstock.core.causal.diffs import Link, pairs, show_diff
-from penstock.core.causal.graph import Kind
+from penstock.core.causal.diffs import DiffLink, pairs, show_diff
+from penstock.core.causal.graph import NodeKind
 from penstock.core.causal.reports import Stored
 from penstock.core.causal.times import Stamp
 from penstock.core.control.global_hold import multiple_at
@@ -39,7 +39,7 @@ class Monitor:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self._meaning: dict[tuple[int, Stamp], Link] = {}
+        self._meaning: dict[tuple[int, Stamp], DiffLink] = {}
         self._inputs: dict[int, dict[int, list[Row]]] = {}
         self._noise: dict[tuple[int, int], int] = {}
         self._watermarks: dict[tuple[int, int], int | None] = {}
@@ -66,7 +66,7 @@ class Monitor:
                 )
             self._meaning[key] = made_from
 
-    def _held(self, key: tuple[int, Stamp], meaning: Link) -> bool:
+    def _held(self, key: tuple[int, Stamp], meaning: DiffLink) -> bool:
         """Whether a live node has handled something with this meaning."""
         for process in self.world.processes.values():
             if not process.alive or process.zombie:
@@ -171,7 +171,7 @@ class Monitor:
             return
         self._not_ahead(process, epoch)
         self._watermark(process, epoch, effect.watermark_us)
-        if process.vertex.kind not in (Kind.STATEFUL, Kind.SINK):
+        if process.vertex.kind not in (NodeKind.STATEFUL, NodeKind.SINK):
             return
         wanted = self.inputs(process.node, epoch)
         broken = broken_promise(self.world.shape, process.node, rows, wanted)
@@ -259,7 +259,7 @@ class Monitor:
                 raise Violation("Eventuality", f"sink {sink} published {found}, not {wanted}")
         orders: dict[int, dict[int, int]] = {}
         for node in shape.graph.order:
-            if world.processes[node].vertex.kind is Kind.ORDERED:
+            if world.processes[node].vertex.kind is NodeKind.ORDERED:
                 digest = 0
                 orders[node] = {}
                 for row in world.processes[node].vertex.history:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.core.causal.diffs import show_diff
-from penstock.core.causal.graph import Kind
+from penstock.core.causal.graph import NodeKind
 from penstock.core.channel import ChannelReceiver, ChannelSender
 from penstock.core.node.messages import MARK, Message
 from penstock.testing.simulator.links import Links
@@ -65,7 +65,7 @@ class Network:
                 continue
             target = self._target(channel)
             passes = self.links.passes(channel.sender.host, target.host)
-            waits = target.kind is Kind.SINK and not stores
+            waits = target.kind is NodeKind.SINK and not stores
             if passes and not waits and not cluster.is_frozen(target.host):
                 found.append(channel)
         return found

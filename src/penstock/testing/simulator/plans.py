@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from random import Random
 
-from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.causal.graph import CausalGraph, NodeKind
 from penstock.testing.simulator.stages import Shape
 
 __all__ = ["fan_out_shape", "planned_shape"]
@@ -25,7 +25,7 @@ class _Layout:
     def __init__(self, random: Random, hosts: int) -> None:
         self.random = random
         self.hosts_count = hosts
-        self.kinds: dict[int, Kind] = {}
+        self.kinds: dict[int, NodeKind] = {}
         self.modes: dict[int, str] = {}
         self.parents: dict[int, tuple[int, ...]] = {}
         self.links: dict[int, tuple[tuple[int, ...], ...]] = {}
@@ -34,7 +34,7 @@ class _Layout:
 
     def stage(
         self,
-        kind: Kind,
+        kind: NodeKind,
         above: tuple[int, ...],
         shards: int,
         mode: str = "split",
@@ -47,12 +47,12 @@ class _Layout:
         first = len(self.kinds)
         nodes = tuple(range(first, first + shards))
         if forward is None:
-            may = len(above) == shards and kind is Kind.STATELESS
+            may = len(above) == shards and kind is NodeKind.STATELESS
             forward = may and self.random.random() < 0.6
         for shard, node in enumerate(nodes):
             self.kinds[node], self.modes[node] = kind, mode
             self.parents[node] = (above[shard],) if forward else above
-            sink = kind is Kind.SINK
+            sink = kind is NodeKind.SINK
             self.hosts[node] = DRIVER if sink else 1 + (node * 7 + shard) % self.hosts_count
         for shard, node in enumerate(above):
             reached = (nodes[shard],) if forward else nodes
@@ -64,12 +64,12 @@ def planned_shape(random: Random) -> Shape:
     """Sources, an exchange or two, one to three branches with or without state, sinks."""
     layout = _Layout(random, random.choice((1, 1, 2, 3)))
     shards = random.choice((1, 2, 2))
-    streams = [layout.stage(Kind.SOURCE, (), random.choice((1, 2, 2, 3)), "split")]
+    streams = [layout.stage(NodeKind.SOURCE, (), random.choice((1, 2, 2, 3)), "split")]
     if random.random() < 0.25:
-        streams.append(layout.stage(Kind.SOURCE, (), random.choice((1, 2)), "split"))
+        streams.append(layout.stage(NodeKind.SOURCE, (), random.choice((1, 2)), "split"))
     above = tuple(node for stream in streams for node in stream)
     for _ in range(random.choice((1, 1, 2))):
-        above = layout.stage(Kind.STATELESS, above, shards, random.choice(("split", "filter")))
+        above = layout.stage(NodeKind.STATELESS, above, shards, random.choice(("split", "filter")))
     for _ in range(random.choice((1, 2, 2, 3))):
         _branch(layout, above, shards)
     return Shape(
@@ -92,12 +92,12 @@ def fan_out_shape(seed: int) -> Shape:
     """
     random = Random(seed)
     layout = _Layout(random, 1)
-    sources = layout.stage(Kind.SOURCE, (), 2)
-    keyed = layout.stage(Kind.STATELESS, sources, 2, forward=False)
+    sources = layout.stage(NodeKind.SOURCE, (), 2)
+    keyed = layout.stage(NodeKind.STATELESS, sources, 2, forward=False)
     if random.random() < 0.5:
-        layout.stage(Kind.SINK, layout.stage(Kind.STATELESS, keyed, 2, forward=True), 1)
-    partial = layout.stage(Kind.STATELESS, keyed, 2, forward=True)
-    layout.stage(Kind.SINK, layout.stage(Kind.STATEFUL, partial, 2, forward=False), 1)
+        layout.stage(NodeKind.SINK, layout.stage(NodeKind.STATELESS, keyed, 2, forward=True), 1)
+    partial = layout.stage(NodeKind.STATELESS, keyed, 2, forward=True)
+    layout.stage(NodeKind.SINK, layout.stage(NodeKind.STATEFUL, partial, 2, forward=False), 1)
     return Shape(
         CausalGraph(layout.kinds, layout.parents),
         layout.modes,
@@ -115,13 +115,13 @@ def _branch(layout: _Layout, above: tuple[int, ...], shards: int) -> None:
     random = layout.random
     nodes = above
     for _ in range(random.choice((0, 1, 1, 2))):
-        nodes = layout.stage(Kind.STATELESS, nodes, shards, random.choice(("split", "filter")))
+        nodes = layout.stage(NodeKind.STATELESS, nodes, shards, random.choice(("split", "filter")))
     if random.random() < 0.6:
-        kind = Kind.ORDERED if random.random() < 0.2 else Kind.STATEFUL
+        kind = NodeKind.ORDERED if random.random() < 0.2 else NodeKind.STATEFUL
         mode = random.choice(("split", "split", "broadcast"))
         nodes = layout.stage(kind, nodes, random.choice((1, shards)), mode)
-        if kind is Kind.STATEFUL and random.random() < 0.6:
+        if kind is NodeKind.STATEFUL and random.random() < 0.6:
             layout.clean.update(nodes)
         if random.random() < 0.3:
-            nodes = layout.stage(Kind.STATELESS, nodes, shards, "filter")
-    layout.stage(Kind.SINK, nodes, 1, "split")
+            nodes = layout.stage(NodeKind.STATELESS, nodes, shards, "filter")
+    layout.stage(NodeKind.SINK, nodes, 1, "split")

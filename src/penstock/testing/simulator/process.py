@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, assert_never
 
-from penstock.core.causal.graph import Kind
+from penstock.core.causal.graph import NodeKind
 from penstock.core.causal.logs import Spilled
 from penstock.core.causal.reports import Start
 from penstock.core.control.global_hold import multiple_at
@@ -21,7 +21,6 @@ from penstock.core.node.causal_effects import (
     Flushed,
     ReadAgain,
     Recall,
-    Recovered,
     Restated,
     ResumeReading,
     Retire,
@@ -30,6 +29,7 @@ from penstock.core.node.causal_effects import (
     StoreDeterminants,
     TakeCheckpoint,
     TellOpened,
+    TellRecovered,
     TellReport,
 )
 from penstock.core.node.messages import (
@@ -38,8 +38,8 @@ from penstock.core.node.messages import (
     EndStep,
     Finish,
     Message,
-    Report,
     Send,
+    TellClosed,
 )
 from penstock.core.node.options import NodeOptions, Outlet, Wiring
 from penstock.core.node.source import CausalSource
@@ -109,7 +109,7 @@ class Process:
             budget_bytes=world.shape.budget_bytes,
             resumable=True,
         )
-        if self.kind is Kind.SOURCE:
+        if self.kind is NodeKind.SOURCE:
             return CausalSource(wiring, options, start)
         every = world.every.get(node)
         options = replace(
@@ -129,9 +129,9 @@ class Process:
         options = replace(
             options,
             determined=node in graph.determined,
-            stateful=self.kind in (Kind.STATEFUL, Kind.ORDERED),
-            clean=self.kind is not Kind.SINK and graph.is_clean(node),
-            checkpoint_every=every if self.kind is Kind.STATEFUL else None,
+            stateful=self.kind in (NodeKind.STATEFUL, NodeKind.ORDERED),
+            clean=self.kind is not NodeKind.SINK and graph.is_clean(node),
+            checkpoint_every=every if self.kind is NodeKind.STATEFUL else None,
             eager=world.shape.regimes.get(node) == "eager",
         )
         return CausalMachine(wiring, options, start, checkpoint)
@@ -178,7 +178,7 @@ class Process:
                 self.perform(machine.end_step())
             case Complete():
                 self._complete(effect)
-            case Report():
+            case TellClosed():
                 self._in_loop.closed(effect)
             case Recall():
                 self._recalled = effect.values
@@ -206,7 +206,7 @@ class Process:
                 world.driver.tell("report", self, (effect.round, effect.report))
             case TellOpened():
                 world.driver.tell("opened", self, (effect.child, effect.incarnation))
-            case Recovered():
+            case TellRecovered():
                 world.driver.tell("recovered", self, None)
             case Contradicted():
                 world.count("contradiction")
@@ -324,7 +324,7 @@ class Process:
         noise = self._noise([of_epoch(effect.epoch)])
         out = tuple((i, value + noise) for i, value in out)
         self.world.monitor.completed(self, effect, rows)
-        if self.kind is Kind.SINK:
+        if self.kind is NodeKind.SINK:
             self.world.monitor.publishes(self, effect.epoch)
             if not self.world.store.publish(self.node, self.incarnation, effect, rows):
                 self.alive = False
@@ -336,7 +336,7 @@ class Process:
             machine.checkpoints.due = self.world.wants_checkpoint(self)
         watermarks = dict.fromkeys(machine.outlets, effect.watermark_us)
         cut_us = effect.cut_us
-        if self.kind is Kind.SOURCE and self.world.cluster is not None:
+        if self.kind is NodeKind.SOURCE and self.world.cluster is not None:
             cut_us = self.world.cluster.clock_us(self.host)
         self.perform(machine.completed(effect.epoch, watermarks, cut_us))
 

@@ -10,15 +10,17 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.causal.graph import CausalGraph, NodeKind
 from penstock.testing.simulator.stages import Shape
 
-__all__ = ["REGIMES", "with_regimes"]
+__all__ = ["REGIMES", "with_regimes", "with_switches"]
 
 REGIMES = ("causal", "lazy", "ephemeral", "batch", "eager", "global", "persist", "switched")
 LONG = 14
 """Epochs of runs in which some nodes save much less often than others."""
-_INNER = (Kind.STATELESS, Kind.STATEFUL, Kind.ORDERED)
+LONGER = 16
+"""Epochs of runs in which logs are turned on and off again and again."""
+_INNER = (NodeKind.STATELESS, NodeKind.STATEFUL, NodeKind.ORDERED)
 
 
 def with_regimes(shape: Shape, random: Random) -> Shape:
@@ -43,6 +45,20 @@ def with_regimes(shape: Shape, random: Random) -> Shape:
     return _built(shape, random, regimes, persisted, switched)
 
 
+def with_switches(shape: Shape, random: Random) -> Shape:
+    """The same flow for many epochs; nodes that keep a log may be told not to."""
+    graph = shape.graph
+    share = random.choice((0.3, 0.6, 1.0))
+    switched = frozenset(
+        node
+        for node in graph.order
+        if graph.children[node]
+        and node not in graph.logless | graph.untraced
+        and random.random() < share
+    )
+    return replace(shape, epochs=LONGER, switched=shape.switched | switched)
+
+
 def _chosen(graph: CausalGraph, random: Random) -> dict[int, str]:
     found: dict[int, str] = {}
     for node in graph.order:
@@ -50,13 +66,13 @@ def _chosen(graph: CausalGraph, random: Random) -> dict[int, str]:
         if node in found or kind not in _INNER:
             continue
         choices = ["causal", "causal", "lazy", "lazy", "batch"]
-        if kind is Kind.STATELESS:
+        if kind is NodeKind.STATELESS:
             choices += ["ephemeral", "ephemeral"]
-        if kind is Kind.STATEFUL:
+        if kind is NodeKind.STATEFUL:
             choices.append("eager")
         if node in graph.units:
             choices = ["causal", "lazy"]
-        if kind is Kind.ORDERED:
+        if kind is NodeKind.ORDERED:
             choices = ["causal"]
         regime = random.choice(choices)
         found.update(dict.fromkeys(graph.members[node], regime))
@@ -67,7 +83,7 @@ def _must_persist(graph: CausalGraph, regimes: dict[int, str], node: int) -> boo
     """What batch and eager nodes make is durable: on its way, or because sinks are."""
     if regimes.get(node) not in ("batch", "eager"):
         return False
-    return any(graph.kinds[child] is not Kind.SINK for child in graph.children[node])
+    return any(graph.kinds[child] is not NodeKind.SINK for child in graph.children[node])
 
 
 def _built(
@@ -86,10 +102,10 @@ def _built(
         for child in graph.children[node]:
             near = (source if parent == node else parent for parent in parents[child])
             parents[child] = tuple(sorted(near))
-        kinds[sink], parents[sink], modes[sink] = Kind.SINK, (node,), "split"
-        kinds[source], pairs[source] = Kind.SOURCE, sink
+        kinds[sink], parents[sink], modes[sink] = NodeKind.SINK, (node,), "split"
+        kinds[source], pairs[source] = NodeKind.SOURCE, sink
         modes[source] = "broadcast" if modes[node] == "broadcast" else "split"
-    forgetful = [node for node, kind in kinds.items() if kind is Kind.SOURCE]
+    forgetful = [node for node, kind in kinds.items() if kind is NodeKind.SOURCE]
     logless = {node for node in forgetful if random.random() < 0.5} - switched
     logless |= {node for node, regime in regimes.items() if regime != "causal"}
     clean = {n for n, regime in regimes.items() if regime in ("lazy", "batch", "eager")}
@@ -121,7 +137,8 @@ def _global(shape: Shape, random: Random) -> Shape:
     """All checkpoints at one epoch; no node depends on an order, or notes values."""
     graph = shape.graph
     kinds = {
-        node: Kind.STATEFUL if kind is Kind.ORDERED else kind for node, kind in graph.kinds.items()
+        node: NodeKind.STATEFUL if kind is NodeKind.ORDERED else kind
+        for node, kind in graph.kinds.items()
     }
     inner = [node for node, kind in kinds.items() if kind in _INNER]
     every = random.choice((1, 2, 3))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from penstock.core.causal.graph import CausalGraph, Kind
+from penstock.core.causal.graph import CausalGraph, NodeKind
 from penstock.core.causal.reports import Cut
 from penstock.core.progress.marks import WATERMARK_END, WATERMARK_IDLE
 
@@ -71,7 +71,7 @@ class Shape:
     """(Global checkpoints) how many epochs from one to the next."""
     cuts_multiples: bool = True
     """(Global checkpoints) whether sources never leave out the epochs of checkpoints."""
-    functions: Mapping[int, Kind] = field(default_factory=dict)
+    functions: Mapping[int, NodeKind] = field(default_factory=dict)
     """What nodes are, where recovery takes them for less."""
     links: Mapping[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     """(Planned flows) per node its branches: each gets every row, at one of its nodes."""
@@ -164,7 +164,7 @@ def _settled(members: tuple[int, ...], inputs: Mapping[int, list[Row]]) -> dict[
 class Vertex:
     """A node's function and state; copied for checkpoints."""
 
-    kind: Kind
+    kind: NodeKind
     node: int
     mode: str
     holds: bool = False
@@ -194,26 +194,26 @@ class Vertex:
 
     def receive(self, rows: Rows, epoch: int) -> Rows:
         """Handle rows; give the output."""
-        if self.kind is Kind.ORDERED:
+        if self.kind is NodeKind.ORDERED:
             out = []
             for row in rows:
                 self.history.append(row)
                 self.digest = mix(self.digest, row[0] ^ row[1])
                 out.append((mix(row[0], self.node), self.digest % 1000))
             return tuple(out)
-        if self.holds or self.kind in (Kind.STATEFUL, Kind.SINK):
+        if self.holds or self.kind in (NodeKind.STATEFUL, NodeKind.SINK):
             self.epochs.setdefault(epoch, []).extend(rows)
-            if self.holds or self.kind is Kind.SINK or self.mode != "broadcast":
+            if self.holds or self.kind is NodeKind.SINK or self.mode != "broadcast":
                 return ()
         return tuple((mix(row[0], self.node), row[1] + 1) for row in rows)
 
     def complete(self, epoch: int) -> tuple[Rows, list[Row]]:
         """An epoch is complete: the output, and the rows that it had."""
         rows = sorted(self.epochs.pop(epoch, []))
-        if self.kind not in (Kind.STATEFUL, Kind.SINK):
+        if self.kind not in (NodeKind.STATEFUL, NodeKind.SINK):
             return tuple((mix(row[0], self.node), row[1] + 1) for row in rows), rows
         self.total += sum(value for _, value in rows)
-        if self.kind is Kind.SINK or (self.quiet and not rows):
+        if self.kind is NodeKind.SINK or (self.quiet and not rows):
             return (), rows
         out = [(mix(self.node + 100, epoch % 1009), self.total % 1000)]
         if self.mode == "loop" or (self.holds and self.mode == "broadcast"):
@@ -253,7 +253,7 @@ def expected(
         batches: list[Rows] = []
         if node in shape.pairs:
             batches = [(row,) for row in inputs[shape.pairs[node]]]
-        elif graph.kinds[node] is Kind.SOURCE:
+        elif graph.kinds[node] is NodeKind.SOURCE:
             offset = 0
             for cut in cuts[node]:
                 if cut.epoch == epoch:
@@ -300,10 +300,10 @@ class _Watermarks:
         kind = self.shape.graph.kinds[node]
         if node in self.shape.pairs:
             return self.at(self.shape.pairs[node], epoch)
-        if kind is Kind.SOURCE:
+        if kind is NodeKind.SOURCE:
             past = [cut.watermark_us for cut in self.cuts[node] if cut.epoch <= epoch]
             return past[-1] if past else None
-        if kind not in (Kind.STATEFUL, Kind.ORDERED):
+        if kind not in (NodeKind.STATEFUL, NodeKind.ORDERED):
             return self._least(node, epoch)
         greatest: int | None = None
         for past_epoch in epochs_of(self.shape, self.cuts, node):
@@ -340,7 +340,7 @@ def random_shape(random: Random, twice: bool = False) -> Shape:
     Some have a loop; with ``twice`` all have two, side by side or one after the other.
     """
     layers: list[list[int]] = []
-    kinds: dict[int, Kind] = {}
+    kinds: dict[int, NodeKind] = {}
     modes: dict[int, str] = {}
     parents: dict[int, tuple[int, ...]] = {}
     units: dict[int, int] = {}
@@ -379,11 +379,11 @@ def random_shape(random: Random, twice: bool = False) -> Shape:
     noted = frozenset(
         node
         for node, kind in kinds.items()
-        if kind not in (Kind.SOURCE, Kind.SINK)
+        if kind not in (NodeKind.SOURCE, NodeKind.SINK)
         and node not in units
         and random.random() < noted_share
     )
-    kinds.update(dict.fromkeys(noted, Kind.ORDERED))  # its steps are recorded in their order
+    kinds.update(dict.fromkeys(noted, NodeKind.ORDERED))  # its steps are recorded in their order
     return Shape(
         CausalGraph(kinds, parents, units, noted),
         modes,
@@ -412,13 +412,19 @@ def _two_loops(random: Random, inner: int) -> Loops:
     return {above: first, below: second}
 
 
-def _random_node(random: Random, depth: int, loops: Loops, layers: int) -> tuple[Kind, str]:
+def _random_node(random: Random, depth: int, loops: Loops, layers: int) -> tuple[NodeKind, str]:
     mode = random.choice(("split", "split", "filter", "broadcast"))
     if depth == 0:
-        return Kind.SOURCE, mode
+        return NodeKind.SOURCE, mode
     if depth == layers - 1:
-        return Kind.SINK, mode
+        return NodeKind.SINK, mode
     if depth in loops:
-        return Kind.STATEFUL, "loop"
-    inner = (Kind.STATELESS, Kind.STATELESS, Kind.STATELESS, Kind.STATEFUL, Kind.ORDERED)
+        return NodeKind.STATEFUL, "loop"
+    inner = (
+        NodeKind.STATELESS,
+        NodeKind.STATELESS,
+        NodeKind.STATELESS,
+        NodeKind.STATEFUL,
+        NodeKind.ORDERED,
+    )
     return random.choice(inner), mode

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.diffs import Diff
-from penstock.core.causal.graph import Kind
-from penstock.core.causal.reports import Cut, Report, Saved, Stored
+from penstock.core.causal.graph import NodeKind
+from penstock.core.causal.reports import Cut, NodeReport, Saved, Stored
 from penstock.core.causal.times import ZERO, Stamp
-from penstock.core.control.recovery import Record
+from penstock.core.control.recovery import RecoveryRecord
 from penstock.core.control.retention import oldest_kept
 from penstock.core.node.causal_effects import Checkpoint, StoreCut
 from penstock.core.node.messages import Complete
@@ -37,7 +37,7 @@ class Store:
         graph = shape.graph
         self.shape = shape
         self.fences = dict.fromkeys(graph.order, 0)
-        self.record = Record(dict.fromkeys(graph.order, 0))
+        self.record = RecoveryRecord(dict.fromkeys(graph.order, 0))
         self.cuts: dict[int, list[Cut]] = {}
         self.published: dict[int, dict[int, list[Row]]] = {}
         self.ahead: dict[int, tuple[int, int]] = {}
@@ -58,15 +58,15 @@ class Store:
         self._key = 0
         for node in graph.order:
             kind = graph.kinds[node]
-            if kind is Kind.SOURCE:
+            if kind is NodeKind.SOURCE:
                 self.cuts[node] = []
                 self.acknowledged[node] = -1
-            elif kind is Kind.SINK:
+            elif kind is NodeKind.SINK:
                 self.published[node] = {}
                 self.watermarks[node] = {}
-            elif kind is not Kind.STATELESS:
+            elif kind is not NodeKind.STATELESS:
                 self.determinants[node] = []
-                report = Report(
+                report = NodeReport(
                     node,
                     clock=dict.fromkeys(graph.parents[node], Position()),
                     floors=dict.fromkeys(graph.children[node], Floor()),
@@ -177,7 +177,7 @@ class Store:
     def _sink(self, node: int) -> Iterator[Saved]:
         epoch = max(self.published[node], default=-1)
         clock = {parent: Position((), epoch) for parent in self.shape.graph.parents[node]}
-        yield Saved(epoch, Report(node, completed=epoch, newest=epoch, clock=clock))
+        yield Saved(epoch, NodeReport(node, completed=epoch, newest=epoch, clock=clock))
 
     def stored_of_all(self) -> dict[int, Stored]:
         """What is durable of all nodes."""
@@ -189,15 +189,15 @@ class Store:
         found: dict[int, Stored] = {}
         for node, newest in nodes.items():
             kind = graph.kinds[node]
-            if kind is Kind.SOURCE:
+            if kind is NodeKind.SOURCE:
                 past = [c for c in self.cuts[node] if c.epoch <= self.acknowledged[node]]
                 cuts = self.cuts[node][max(0, len(past) - 1) :]
                 ahead = self.ahead.get(node, (0, -1))
                 seen = max([ahead[1], *(cut.epoch for cut in cuts)]) if node in self.ahead else -1
                 found[node] = Stored(cuts=tuple(cuts), ahead=ahead, through=seen)
-            elif kind is Kind.SINK:
+            elif kind is NodeKind.SINK:
                 found[node] = Stored(tuple(self._sink(node)))
-            elif kind is Kind.STATELESS:
+            elif kind is NodeKind.STATELESS:
                 found[node] = Stored()
             else:
                 first, *saved = self.checkpoints[node]

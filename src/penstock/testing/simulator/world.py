@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import assert_never
 
-from penstock.core.causal.graph import Kind
+from penstock.core.causal.graph import NodeKind
 from penstock.core.control.recovery import (
     OpenEdge,
     StartNode,
@@ -34,6 +34,7 @@ __all__ = ["World"]
 STEPS_MAX = 20_000
 IDLE_MAX = 2_000
 """Ticks in which nothing happens before a rough run is taken for stuck."""
+SWITCH_SHARE_LONG = 0.2
 
 
 class World:
@@ -49,6 +50,7 @@ class World:
         self.trace = trace
         self.shape = shape or flow_of(case, self.random)
         self.mixed = case.mixed
+        self.long = case.long
         self.store = Store(self.shape)
         self.network = Network(self)
         self.monitor = Monitor(self)
@@ -84,9 +86,17 @@ class World:
         """Classes of faults that happen during the next recovery."""
         self.laggards: frozenset[tuple[int, int]] = frozenset()
         """Edges that are slow."""
+        self.hard_of_hearing: frozenset[int] = frozenset()
+        """Nodes that what the driver says reaches late."""
         self.switch_share = 0.03 if self.shape.switched else 0.0
+        self.settle_share = 0.1
+        """How often the driver looks whether logs may go, or are whole."""
         self.checkpoint_share = self.random.choice((0.0, 0.4, 0.9))
         self.truncate_share = self.random.choice((0.0, 0.1, 0.3))
+        if case.long:
+            self.switch_share, self.settle_share = SWITCH_SHARE_LONG, 1.0
+            self.checkpoint_share = self.random.choice((0.4, 0.9))
+            self.truncate_share = self.random.choice((0.1, 0.3))
         plan_faults(self)
 
     # -- running ---------------------------------------------------------------------------------
@@ -161,7 +171,7 @@ class World:
         found: Choices = [(deliver, channel) for channel in busy]
         if late and (not found or self.random.random() < 0.15):
             found += [(deliver, channel) for channel in late]
-        source = Kind.SOURCE
+        source = NodeKind.SOURCE
         for process in (*self.processes.values(), *self.zombies):
             if process.writes and stores:
                 found.append((self._write, process))
@@ -175,11 +185,10 @@ class World:
             reads = process.kind is source and process.reading and process.readable
             if reads and (stores or process.node not in self.shape.graph.position_first):
                 found.append((self._read, process))
-        found += [
-            (self._told, node)
-            for node, queue in self.to_nodes.items()
-            if queue and self._hears(node)
-        ]
+        told = [node for node, queue in self.to_nodes.items() if queue and self._hears(node)]
+        if self.hard_of_hearing and found and self.random.random() < 0.85:
+            told = [node for node in told if node not in self.hard_of_hearing]
+        found += [(self._told, node) for node in told]
         self.loops.add_choices(found)
         self.driver.add_choices(found, stores)
         if not stores:
@@ -248,7 +257,10 @@ class World:
 
     def wants_checkpoint(self, process: Process) -> bool:
         """Whether to take a checkpoint now; loops do so at the ends of blocks."""
-        if process.kind not in (Kind.STATEFUL, Kind.ORDERED) or process.node in self.shape.every:
+        if (
+            process.kind not in (NodeKind.STATEFUL, NodeKind.ORDERED)
+            or process.node in self.shape.every
+        ):
             return False
         if process.node in self.shape.graph.units:
             return False

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.core.control import membership_events
-from penstock.core.control.controller import Assign, ControllerMachine, EndHosts, Go, Phase
+from penstock.core.control.controller import Assign, ControllerMachine, EndHosts, FlowPhase, Go
 from penstock.core.control.giving_up import LOSSES_MAX
 from penstock.core.control.homecoming import LOOK_MS, SETTLE_MS
 from penstock.core.control.host_reports import LastWords, RefusalCounts
@@ -54,7 +54,7 @@ from penstock.core.control.membership_events import (
     Warn,
 )
 from penstock.core.control.roster import DRIVER, SLOTS, Roster
-from penstock.core.control.suspicion import SLOW_MS, Process
+from penstock.core.control.suspicion import SLOW_MS, ProcessState
 from penstock.core.delivery.ring import Load
 from penstock.core.delivery.takeover import Takeover
 from penstock.errors import FunctionError, HostLostError
@@ -108,7 +108,7 @@ class Flow:
         self.life.registered(DRIVER, "at 0")
         for host in list(self.roster.hosts):
             self.register(host)
-        assert self.life.phase is Phase.PREPARING
+        assert self.life.phase is FlowPhase.PREPARING
         return self
 
     def begun(self) -> "Flow":
@@ -119,7 +119,7 @@ class Flow:
 
     def running(self) -> "Flow":
         self.begun().take(NodesOpened())
-        assert self.life.phase is Phase.RUNNING
+        assert self.life.phase is FlowPhase.RUNNING
         return self
 
 
@@ -151,7 +151,7 @@ def test_nodes_start_together_when_every_host_is_ready_and_sources_when_edges_ar
     assert started[3] == [StartAllNodes(7)]
     opened = flow.take(NodesOpened())
     assert opened[0] == Go()
-    assert flow.life.phase is Phase.RUNNING
+    assert flow.life.phase is FlowPhase.RUNNING
     assert flow.take(NodesOpened()) == []
 
 
@@ -285,7 +285,7 @@ def test_later_news_of_a_lost_host_and_its_own_word_change_nothing(again: Member
     flow = Flow(3).running()
     flow.take(ProcessEnded(1))
     assert flow.take(again) == []
-    assert flow.life.phase is Phase.RUNNING
+    assert flow.life.phase is FlowPhase.RUNNING
 
 
 def test_a_host_that_is_lost_while_nodes_start_is_a_loss_like_any_other() -> None:
@@ -327,7 +327,7 @@ def test_one_loss_too_many_ends_the_flow_and_progress_begins_the_count_anew() ->
         for _ in range(times):
             host = flow.roster.workers[0]
             effects = flow.take(ProcessEnded(host))
-            if flow.life.phase is Phase.RUNNING:
+            if flow.life.phase is FlowPhase.RUNNING:
                 fresh = flow.roster.workers[0]
                 flow.register(fresh)
                 flow.take(HostAssigned(fresh))
@@ -374,7 +374,7 @@ def test_a_host_that_the_driver_hears_is_not_lost() -> None:
 def test_a_process_that_runs_is_not_lost() -> None:
     flow = Flow(3).running()
     flow.now_ms += 500
-    [warning] = flow.take(HostSilent(DRIVER, 2, 400, Process.RUNNING))
+    [warning] = flow.take(HostSilent(DRIVER, 2, 400, ProcessState.RUNNING))
     assert warning == Warn(
         flow.machine.cause,
         "the driver: host 2 was silent for 400 ms, but its process lives",
@@ -442,7 +442,7 @@ def test_a_host_that_has_not_come_up_yet_and_that_no_node_waits_for_is_not_misse
     flow = Flow(2, host_timeout_ms=5_000).running()
     flow.take(ProcessEnded(1))
     assert of(RecoverNodes, unheard(flow, 3, 10_000)) == []
-    assert flow.life.phase is Phase.RUNNING
+    assert flow.life.phase is FlowPhase.RUNNING
 
 
 def test_a_driver_that_did_not_run_suspects_itself() -> None:

@@ -24,13 +24,13 @@ from penstock.core.control.host_reports import (
     RoleTaken,
 )
 from penstock.core.control.ring_record import (
-    FenceSources,
+    FenceSourceRoles,
     PersistRings,
     RingsEffect,
     TellHost,
     WarnMissed,
 )
-from penstock.core.control.rings import Phase, RingsMachine
+from penstock.core.control.rings import GenerationPhase, RingsMachine
 from penstock.core.delivery.ids import Role, member
 from penstock.core.delivery.routing import Seat, Stages
 
@@ -56,13 +56,13 @@ class Driver:
         work = list(effects)
         while work:
             effect = work.pop(0)
-            if self.holds and isinstance(effect, PersistRings | FenceSources):
+            if self.holds and isinstance(effect, PersistRings | FenceSourceRoles):
                 self.held.append(effect)
                 continue
             self.done.append(type(effect).__name__)
             if isinstance(effect, PersistRings):
                 work += self.machine.stored(effect.number)
-            elif isinstance(effect, FenceSources):
+            elif isinstance(effect, FenceSourceRoles):
                 self.fences = dict(effect.fences)
                 work += self.machine.fenced(effect.number, LOWS)
             elif isinstance(effect, TellHost):
@@ -120,7 +120,7 @@ def test_rings_open_when_all_have_stopped_the_store_knows_and_all_have_joined() 
     assert all(driver.told[host] == [BeginRings(3)] for host in (1, 2, 3))
     driver.forget()
     driver.all_begun()
-    assert driver.done[:2] == ["PersistRings", "FenceSources"]
+    assert driver.done[:2] == ["PersistRings", "FenceSourceRoles"]
     assert driver.fences == {SOURCE: 5, Role(0, 1): 5}
     assert [type(order) for order in driver.told[2]] == [JoinRing, JoinRing, SayJoined]
     [join] = driver.orders(1, JoinRing)
@@ -141,7 +141,7 @@ def test_reports_of_earlier_generations_and_of_lost_hosts_are_ignored() -> None:
     for host in (1, 2):
         assert machine.told(host, RingsBegun(1)) == []
     assert machine.told(3, RingsBegun(2)) == []
-    assert machine.phase is Phase.STOPPING
+    assert machine.phase is GenerationPhase.STOPPING
 
 
 def test_a_loss_before_the_rings_are_open_begins_another_generation() -> None:
@@ -150,7 +150,7 @@ def test_a_loss_before_the_rings_are_open_begins_another_generation() -> None:
     driver.perform(machine.begin([1, 2, 3]))
     driver.all_begun()
     driver.perform(machine.host_lost(3, heir=4))
-    assert (machine.phase, machine.generation) == (Phase.STOPPING, 2)
+    assert (machine.phase, machine.generation) == (GenerationPhase.STOPPING, 2)
     assert not driver.orders(1, DropMembers)
     driver.all_begun()
     driver.all_joined()
@@ -171,10 +171,10 @@ def test_a_stage_without_hosts_is_waited_for_and_answers_count_for_nothing_then(
     assert machine.is_open
     driver.perform(machine.told(1, ParcelsMissed(machine.generation, "sink", "read 3")))
     driver.perform(machine.host_lost(2, heir=5))
-    assert machine.phase is Phase.WAITING
+    assert machine.phase is GenerationPhase.WAITING
     driver.all_begun()
     driver.all_joined()
-    assert machine.phase is Phase.WAITING
+    assert machine.phase is GenerationPhase.WAITING
     driver.perform(machine.host_ready(5))
     driver.all_begun()
     driver.all_joined()
@@ -203,7 +203,7 @@ def test_a_host_without_a_slot_does_not_disturb_a_beginning() -> None:
     assert driver.told[9] == [BeginRings(1)]
     for host in (1, 2, 3):
         driver.perform(machine.told(host, RingsBegun(1)))
-    assert machine.phase is Phase.JOINING
+    assert machine.phase is GenerationPhase.JOINING
 
 
 def test_a_host_that_is_lost_before_the_rings_begin_leaves_its_slots_to_its_heir() -> None:
@@ -227,7 +227,7 @@ def test_a_role_is_taken_when_all_hosts_have_heard_of_the_loss() -> None:
     driver.perform(machine.told(3, LossHeard(1, 1)))
     assert driver.fences == {SOURCE: 2}
     assert driver.orders(2, TakeRole) == [TakeRole(SOURCE, 2, fresh=False, low=7)]
-    assert driver.done.index("FenceSources") > driver.done.index("PersistRings")
+    assert driver.done.index("FenceSourceRoles") > driver.done.index("PersistRings")
 
 
 def test_another_loss_begins_another_round() -> None:
@@ -288,7 +288,7 @@ def test_an_answer_of_the_store_to_an_earlier_generation_is_ignored() -> None:
     driver.perform(machine.host_lost(1, heir=4))
     driver.perform(machine.told(2, ParcelsMissed(1, "sink", "read 3")))
     driver.release()
-    assert machine.phase is Phase.STOPPING
+    assert machine.phase is GenerationPhase.STOPPING
     assert not driver.orders(2, ChangeMembers)
 
 

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.core.causal.clocks import Floor, Position
-from penstock.core.causal.diffs import Link, completion
+from penstock.core.causal.diffs import DiffLink, completion
 from penstock.core.causal.logs import Bundle, Fact, Part, Spilled
-from penstock.core.causal.reports import Report
+from penstock.core.causal.reports import NodeReport
 from penstock.core.node.causal_effects import Checkpoint
 from penstock.core.node.messages import DATA, MARK
 from penstock.core.progress.notifications import Notification
@@ -27,14 +27,14 @@ from penstock.engine.store.state_codec import freeze, thaw
 from penstock.errors import InvariantError
 from penstock.storage.folder import LocalFolder
 
-REPORT = Report(
+REPORT = NodeReport(
     7,
     (4, -1),
     3,
     4,
     {2: Position((9,), 3)},
     {8: Floor((1,), 2, 2)},
-    ((Link(2, (9,), 4), Link(-4, (30, 20), 4)), (Link(2, (10,), 4), completion(4))),
+    ((DiffLink(2, (9,), 4), DiffLink(-4, (30, 20), 4)), (DiffLink(2, (10,), 4), completion(4))),
     (Fact(2, (1,), 0, (5,)),),
 )
 
@@ -44,7 +44,7 @@ def data(batch: Any, epoch: int = 4, size: int = 16) -> Part:
 
 
 def bundle(number: int, *parts: Part) -> Bundle:
-    return Bundle((number,), (Link(7, (number,), 4), Link(2, (9,), 4)), parts)
+    return Bundle((number,), (DiffLink(7, (number,), 4), DiffLink(2, (9,), 4)), parts)
 
 
 def written(path: Path, log: Any = None, state: ChainState | None = None) -> Path:
@@ -63,7 +63,7 @@ def read(path: Path) -> tuple[Checkpoint, ChainState]:
     return read_checkpoint(LocalFolder(path.parent, sync=False), path.name)[:2]
 
 
-def report_of(path: Path) -> Report:
+def report_of(path: Path) -> NodeReport:
     return read_manifest(LocalFolder(path.parent, sync=False), path.name).report
 
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.core.causal.clocks import Floor, Position
-from penstock.core.causal.diffs import Diff, Link
-from penstock.core.causal.reports import Report
+from penstock.core.causal.diffs import Diff, DiffLink
+from penstock.core.causal.reports import NodeReport
 from penstock.core.node.causal_effects import Checkpoint
 from penstock.engine.host.chain_state import ChainState, StageState
 from penstock.engine.store.durable import (
@@ -28,11 +28,11 @@ STATE = ChainState((StageState(("table", 0), (pa.table({"n": [1, 2]}),)),))
 
 
 def made(stamp: int) -> Checkpoint:
-    return Checkpoint(Report(NODE, (stamp,), stamp, stamp), {})
+    return Checkpoint(NodeReport(NODE, (stamp,), stamp, stamp), {})
 
 
 def determinant(stamp: int) -> Diff:
-    return Link(NODE, (stamp,), 0), Link(2, (10 + stamp,), 0)
+    return DiffLink(NODE, (stamp,), 0), DiffLink(2, (10 + stamp,), 0)
 
 
 def opened(path: Path, incarnation: int = 1, sync: bool = False) -> NodeStore:
@@ -48,7 +48,9 @@ def test_the_initial_state_is_always_there(tmp_path: Path) -> None:
     opened(tmp_path)
     (initial,) = stored(tmp_path).checkpoints
     assert initial.key == 0
-    assert initial.report == Report(NODE, clock={2: Position()}, floors={8: Floor(), 9: Floor()})
+    assert initial.report == NodeReport(
+        NODE, clock={2: Position()}, floors={8: Floor(), 9: Floor()}
+    )
 
 
 @pytest.mark.parametrize("sync", [False, True])

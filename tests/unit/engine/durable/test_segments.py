@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.core.causal.diffs import Link
+from penstock.core.causal.diffs import DiffLink
 from penstock.core.causal.logs import Bundle, Part, Spilled
-from penstock.core.causal.reports import Report
+from penstock.core.causal.reports import NodeReport
 from penstock.core.causal.times import ZERO
 from penstock.core.node.causal_effects import Checkpoint
 from penstock.core.node.messages import DATA, MARK
@@ -41,7 +41,7 @@ class Bench:
     def save(self, *tables: Any, log: tuple[Bundle, ...] = ()) -> int:
         self.key += 1
         state = ChainState((StageState(tuple(("grown", i) for i in range(len(tables))), tables),))
-        checkpoint = Checkpoint(Report(7, (self.key,), self.key, self.key), {CHILD: log})
+        checkpoint = Checkpoint(NodeReport(7, (self.key,), self.key, self.key), {CHILD: log})
         return self.store.write_checkpoint(self.key, checkpoint, state)
 
     def load(self, key: int) -> tuple[Checkpoint, list[Any]]:
@@ -166,7 +166,7 @@ def test_damage_concerns_the_checkpoints_that_refer_to_it(
 
 def bundle(number: int, payload: Any, *more: Part) -> Bundle:
     part = Part(DATA, 1, Time.root(number), payload=payload, size=8 * 1000)
-    return Bundle((number,), (Link(7, (number,), 4), Link(2, (9,), 4)), (part, *more))
+    return Bundle((number,), (DiffLink(7, (number,), 4), DiffLink(2, (9,), 4)), (part, *more))
 
 
 class NeverRead:

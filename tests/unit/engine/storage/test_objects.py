@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-from penstock.core.causal.diffs import Diff, Link
-from penstock.core.causal.reports import Report
+from penstock.core.causal.diffs import Diff, DiffLink
+from penstock.core.causal.reports import NodeReport
 from penstock.core.node.causal_effects import Checkpoint
 from penstock.engine.host.chain_state import ChainState, StageState
 from penstock.engine.store.durable import (
@@ -39,11 +39,11 @@ def state(*numbers: int) -> ChainState:
 
 
 def made(stamp: int) -> Checkpoint:
-    return Checkpoint(Report(NODE, (stamp,), stamp, stamp), {})
+    return Checkpoint(NodeReport(NODE, (stamp,), stamp, stamp), {})
 
 
 def determinant(stamp: int) -> Diff:
-    return Link(NODE, (stamp,), 0), Link(2, (10 + stamp,), 0)
+    return DiffLink(NODE, (stamp,), 0), DiffLink(2, (10 + stamp,), 0)
 
 
 def opened(store: Any, incarnation: int) -> NodeStore:

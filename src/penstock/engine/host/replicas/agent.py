@@ -26,18 +26,18 @@ from penstock.core.delivery.ids import ParcelId, Role, member, member_host, memb
 from penstock.core.delivery.messages import (
     Collect,
     Collected,
-    Deliver,
+    DeliverParcels,
     Doubt,
     Effect,
     Envelope,
     HandedOver,
     Introduced,
     Parcel,
-    Process,
+    ProcessParcel,
     Publish,
     Ready,
     Recovered,
-    Send,
+    SendEnvelope,
     Share,
     Shared,
     Taken,
@@ -54,7 +54,7 @@ from penstock.engine.host.replicas import cargo
 from penstock.engine.host.replicas.node import ReplicaRunner, SinkRunner, SourceRunner
 from penstock.engine.host.replicas.source import NumberedSource, numbered, position_at
 from penstock.engine.store.durable import Stall
-from penstock.engine.store.logs import BoundaryLog, Resume, newest_position
+from penstock.engine.store.logs import BoundaryLog, ResumePoint, newest_position
 from penstock.errors import PeerError
 from penstock.planning.physical import PhysicalPlan
 from penstock.planning.replica_plan import node_of, paths_of, replicated_stages, role_of
@@ -208,8 +208,8 @@ class ReplicaAgent:
         for role, seat in machine.seats.items():
             self._seat(role, seat)
         for role, player in machine.players.items():
-            if player.is_source:
-                player.next = self._position(role) + 1
+            if player.tables.is_source:
+                player.tables.next = self._position(role) + 1
         self._do(stage, machine.join() if order.joining else [])
         early, self._early = self._early, []
         for came in early:
@@ -279,9 +279,9 @@ class ReplicaAgent:
 
     def _perform(self, stage: int, effect: Effect | cargo.Arrival) -> None:
         match effect:
-            case Send():
+            case SendEnvelope():
                 self._send(stage, effect)
-            case Process() | Publish():
+            case ProcessParcel() | Publish():
                 self._queue(stage, effect)
             case cargo.Arrival():
                 self._arrived(stage, effect.envelope, effect.completed)
@@ -301,23 +301,28 @@ class ReplicaAgent:
             self._completed[node_of(self.plan, envelope.target)] = completed
         self._do(stage, self.machines[stage].received(envelope))
 
-    def _queue(self, stage: int, effect: Process | Publish) -> None:
+    def _queue(self, stage: int, effect: ProcessParcel | Publish) -> None:
         """Work on a parcel when its turn comes."""
         node = node_of(self.plan, effect.role)
         runner = self.host.nodes.get(node)
         if runner is not None:
             here = Envelope(
-                self.machines[stage].host, None, 0, effect.role, effect.incarnation, Deliver(())
+                self.machines[stage].host,
+                None,
+                0,
+                effect.role,
+                effect.incarnation,
+                DeliverParcels(()),
             )
             runner.queue.append((LOCAL, cargo.message_of(here, effect.parcel, -1, node)))
 
-    def _send(self, stage: int, effect: Send) -> None:
+    def _send(self, stage: int, effect: SendEnvelope) -> None:
         if effect.host < 0:
             return  # no host plays that role: it is sent again when one does
         host, envelope = member_host(effect.host), effect.envelope
         role = envelope.sender or next(iter(self._played.get(stage, ())), Role(stage, 0))
         node = node_of(self.plan, role)
-        if isinstance(envelope.body, Deliver):
+        if isinstance(envelope.body, DeliverParcels):
             self._messages[node] += len(envelope.body.parcels)
             self._deliver(host, envelope, envelope.body.parcels)
             return
@@ -382,8 +387,8 @@ class ReplicaAgent:
         parcel = cargo.parcel_of(message)
         stage = runner.player.role.stage
         effects = self.machines[stage].received(self._envelope(message, parcel))
-        fresh = [e for e in effects if isinstance(e, Process | Publish)]
-        self._do(stage, [e for e in effects if not isinstance(e, Process | Publish)])
+        fresh = [e for e in effects if isinstance(e, ProcessParcel | Publish)]
+        self._do(stage, [e for e in effects if not isinstance(e, ProcessParcel | Publish)])
         self._drain()
         return bool(fresh)
 
@@ -402,7 +407,7 @@ class ReplicaAgent:
             message.incarnation,
             self._roles[message.target],
             message.target_incarnation,
-            Deliver((parcel,)),
+            DeliverParcels((parcel,)),
         )
 
     def processed(self, runner: ReplicaRunner, id_: ParcelId, outputs: Any) -> None:
@@ -463,7 +468,7 @@ class ReplicaAgent:
         self._full.clear()
         for runner in self._runners():
             if runner.source is not None:
-                kept = sum(entry.parcel.size for entry in runner.player.entries.values())
+                kept = sum(entry.parcel.size for entry in runner.player.tables.entries.values())
                 if kept > KEPT_BYTES:
                     self._full.add(runner.node)
             if not rarely:
@@ -522,7 +527,7 @@ class ReplicaAgent:
     def _maker(self, node: int, player: RolePlayer) -> Callable[..., ReplicaRunner]:
         chain = self.plan.chain_of_node(node)
         lanes = {self._roles[source]: n for source, n in paths_of(self.plan, node).items()}
-        common: dict[str, Any] = {"keeper": self, "player": player, "lanes": lanes}
+        common: dict[str, Any] = {"agent": self, "player": player, "lanes": lanes}
         stall = Stall(chain.node_name(node), self._rules.store_timeout_s, self._tell)
         if chain.is_source:
             log_ = self._boundaries(player.role)
@@ -549,10 +554,10 @@ class ReplicaAgent:
         shard = player.role.place
         boundaries = runner.log
         notes = numbered(boundaries.read())
-        base = next((note for note in notes if note["number"] == player.next - 1), None)
+        base = next((note for note in notes if note["number"] == player.tables.next - 1), None)
         operator: Any = stage.operator
         position = None if base is None else base["position"]
-        resume = Resume(position, boundaries.resume(None).journal)
+        resume = ResumePoint(position, boundaries.resume(None).journal)
         context = source_context(self.run, shard, chain.shards, resume, newest_position(notes))
         driver = NumberedSource(
             stage.name,
@@ -566,11 +571,11 @@ class ReplicaAgent:
             rows_max=self.run.sources.rows_max,
             linger_us=max(self.run.sources.linger_us, LINGER_US),
             leave=runner.leave,
-            may_read=lambda: player.may_read and runner.node not in self._full,
+            may_read=lambda: player.tables.may_read and runner.node not in self._full,
             reading=self._going,
-            single=player.settings.acknowledged,
+            single=player.tables.settings.acknowledged,
         )
-        driver.begin(base, [note for note in notes if note["number"] >= player.next])
+        driver.begin(base, [note for note in notes if note["number"] >= player.tables.next])
         if self._stopping:
             driver.stop()
         return driver

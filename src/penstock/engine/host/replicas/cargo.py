@@ -26,13 +26,13 @@ from penstock.core.delivery.messages import (
     HandedOver,
     Introduced,
     Parcel,
-    Record,
+    ParcelRecord,
     Refused,
     Share,
     Shared,
 )
 from penstock.core.delivery.player import RoleState
-from penstock.core.delivery.tables import Entry, RecordTable, Work
+from penstock.core.delivery.tables import Entry, HeldParcel, RecordTable
 from penstock.core.node.messages import DATA, MARK, Message
 from penstock.core.time import Time
 from penstock.errors import InvariantError
@@ -227,9 +227,9 @@ def _records(records: Any) -> list[tuple[Any, ...]]:
     ]
 
 
-def _records_from(plain: Any) -> tuple[Record, ...]:
+def _records_from(plain: Any) -> tuple[ParcelRecord, ...]:
     return tuple(
-        Record(_id_from(one), Role(one[4], one[5]), one[6], _parcel(_id_from(one), one[7:]))
+        ParcelRecord(_id_from(one), Role(one[4], one[5]), one[6], _parcel(_id_from(one), one[7:]))
         for one in plain
     )
 
@@ -299,10 +299,10 @@ def _state_from(plain: Any) -> RoleState:
     )
 
 
-def _work(plain: Any) -> Work:
+def _work(plain: Any) -> HeldParcel:
     origin, outputs, told, cargo = plain[4:]
     found = None if outputs is None else {_id_from(one): one[4] for one in outputs}
-    return Work(Role(*origin), _parcel(_id_from(plain), cargo), found, told=told)
+    return HeldParcel(Role(*origin), _parcel(_id_from(plain), cargo), found, told=told)
 
 
 def _entry(plain: Any) -> Entry:

@@ -30,10 +30,10 @@ from penstock.engine.store.logs import BoundaryLog
 from penstock.errors import NotWrittenError
 from penstock.wire.frames import read_batch
 
-__all__ = ["Keeper", "ReplicaRunner", "SinkRunner", "SourceRunner"]
+__all__ = ["ReplicaRunner", "RoleAgent", "SinkRunner", "SourceRunner"]
 
 
-class Keeper(Protocol):
+class RoleAgent(Protocol):
     """The host's agent, as a role sees it."""
 
     def arrived(self, runner: ReplicaRunner, message: Message) -> bool:
@@ -62,7 +62,7 @@ class Keeper(Protocol):
 class ReplicaRunner(PlainRunner):
     """A role that is played here."""
 
-    keeper: Keeper = field(kw_only=True)
+    agent: RoleAgent = field(kw_only=True)
     player: RolePlayer = field(kw_only=True)
     lanes: Mapping[Lane, int] = field(kw_only=True)
     """The sources that reach it, and on how many ways."""
@@ -70,11 +70,11 @@ class ReplicaRunner(PlainRunner):
     _ends: dict[Lane, int] = field(default_factory=dict)
 
     def takes(self, message: Message) -> bool:
-        return self.keeper.arrived(self, message)
+        return self.agent.arrived(self, message)
 
     @property
     def stalled(self) -> bool:
-        return self.keeper.waits(self)
+        return self.agent.waits(self)
 
     def try_again(self) -> None:
         """Nothing to write: it goes on when the role that it feeds is played again."""
@@ -92,7 +92,7 @@ class ReplicaRunner(PlainRunner):
         self._deliver_rows(cargo, message.time)
         if cargo.last:
             self._ended(parcel.id.lane, cargo.epoch)
-        self.keeper.processed(self, parcel.id, self.outputs(cargo))
+        self.agent.processed(self, parcel.id, self.outputs(cargo))
 
     def _deliver_rows(self, cargo: Cargo, time: Time) -> None:
         if cargo.rows is None:
@@ -120,7 +120,7 @@ class ReplicaRunner(PlainRunner):
                 parts = made.get((outlet.link, target), ())
                 rows = [batch for batch, _ in parts]
                 whole = rows[0] if len(rows) == 1 else pa.concat_batches(rows) if rows else None
-                found[self.keeper.role_of(target)] = Parcel(
+                found[self.agent.role_of(target)] = Parcel(
                     nameless,
                     cargo._replace(link=outlet.link, rows=whole),
                     sum(size for _, size in parts),
@@ -128,14 +128,14 @@ class ReplicaRunner(PlainRunner):
         return found
 
     def figures(self) -> NodeFigures:
-        messages, size = self.keeper.counted(self.node)
+        messages, size = self.agent.counted(self.node)
         return (
             super()
             .figures()
             ._replace(
                 messages_out=messages,
                 incarnation=self.player.incarnation,
-                replica=ReplicaFigures(len(self.player.entries), size),
+                replica=ReplicaFigures(len(self.player.tables.entries), size),
             )
         )
 
@@ -177,12 +177,12 @@ class SourceRunner(ReplicaRunner):
     def _refused(self) -> None:
         """Another host plays the role, and the news is on its way: nothing more leaves."""
         self._is_refused = True
-        self.keeper.write_refused()
+        self.agent.write_refused()
 
     def _noted(self, cargo: Cargo, outputs: dict[Role, Parcel]) -> None:
         if cargo.last:
             self.machine.completed_epoch = cargo.epoch
-        self.keeper.read(self, outputs)
+        self.agent.read(self, outputs)
 
     def left(self) -> None:
         self.log.close()
@@ -217,7 +217,7 @@ class SinkRunner(ReplicaRunner):
     def _work(self, parcel: Parcel, message: Message) -> None:
         cargo: Cargo = parcel.payload
         if cargo.epoch <= self.completed:
-            self.keeper.processed(self, parcel.id, {})
+            self.agent.processed(self, parcel.id, {})
             return
         self._deliver_rows(cargo, message.time)
         self._parcels.setdefault(cargo.epoch, []).append(parcel.id)
@@ -259,7 +259,7 @@ class SinkRunner(ReplicaRunner):
             return
         for done in [e for e in self._parcels if e <= epoch]:
             for id_ in self._parcels.pop(done):
-                self.keeper.processed(self, id_, {})
+                self.agent.processed(self, id_, {})
 
     def missing(self) -> str | None:
         """Say what is needed and will never come, if there is anything."""

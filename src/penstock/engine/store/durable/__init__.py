@@ -7,7 +7,7 @@ The folder belongs to one incarnation.  A fence renames it, so that whatever the
 refused by the file system itself.
 """
 
-from penstock.engine.store.durable.checkpoint_file import DamagedError, Kept, Read
+from penstock.engine.store.durable.checkpoint_file import BlockCache, DamagedError, Read
 from penstock.engine.store.durable.node_store import (
     Beginnings,
     NodeStore,
@@ -22,9 +22,9 @@ from penstock.engine.store.durable.writes import Writes
 
 __all__ = [
     "Beginnings",
+    "BlockCache",
     "CheckpointWriter",
     "DamagedError",
-    "Kept",
     "NodeStore",
     "Read",
     "SpillFile",

@@ -13,7 +13,7 @@ from penstock.operators.grown import Lineage
 from penstock.storage.folder import Folder, Writer
 from penstock.wire.frames import has_dictionary
 
-__all__ = ["Block", "BlockReader", "BlockWriter", "DamagedError", "Kept"]
+__all__ = ["Block", "BlockCache", "BlockReader", "BlockWriter", "DamagedError"]
 
 T = TypeVar("T")
 
@@ -123,7 +123,7 @@ def _messages(schema: pa.Schema, batches: list[pa.RecordBatch]) -> Iterable[Any]
         yield batch.serialize()
 
 
-class Kept:
+class BlockCache:
     """What was made of segments' blocks when a node's checkpoint before was read.
 
     Who reads checkpoint after checkpoint thus reads what is new; a block's checksum is part of what
@@ -163,9 +163,9 @@ class BlockReader:
     """Reads blocks of a folder's files, each once."""
 
     def __init__(
-        self, folder: Folder, file: str, data: pa.Buffer, kept: Kept | None = None
+        self, folder: Folder, file: str, data: pa.Buffer, cache: BlockCache | None = None
     ) -> None:
-        self.kept = Kept() if kept is None else kept
+        self.cache = BlockCache() if cache is None else cache
         self._folder = folder
         self._file = file
         self._data = data
@@ -190,7 +190,7 @@ class BlockReader:
             with pa.ipc.open_stream(self.bytes(block)) as stream:
                 return stream.read_all()
 
-        return self.kept.once(block, read)
+        return self.cache.once(block, read)
 
     def payload(self, block: Block, *index: int) -> Any:
         """A batch of a block, or its bytes."""

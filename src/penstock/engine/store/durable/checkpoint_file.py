@@ -21,7 +21,7 @@ import msgpack
 import pyarrow as pa
 
 from penstock.core.causal.codec import report_from, to_plain
-from penstock.core.causal.reports import Report
+from penstock.core.causal.reports import NodeReport
 from penstock.core.node.causal_effects import Checkpoint
 from penstock.core.progress.notifications import Notification
 from penstock.core.time import Time
@@ -29,10 +29,10 @@ from penstock.engine.host.chain_state import ChainState, StageState
 from penstock.engine.store.durable.blocks import (
     MAGIC,
     Block,
+    BlockCache,
     BlockReader,
     BlockWriter,
     DamagedError,
-    Kept,
 )
 from penstock.engine.store.durable.segments import (
     Chunk,
@@ -46,8 +46,8 @@ from penstock.operators.grown import Grown
 from penstock.storage.folder import Folder
 
 __all__ = [
+    "BlockCache",
     "DamagedError",
-    "Kept",
     "Manifest",
     "Read",
     "read_checkpoint",
@@ -64,7 +64,7 @@ _END_BYTES = 1 << 16
 class Manifest(NamedTuple):
     """What the end of a file says."""
 
-    report: Report
+    report: NodeReport
     rest: Block
     """The block that says what the others are."""
     segments: dict[str, int]
@@ -145,11 +145,11 @@ class Read(NamedTuple):
     manifest: Manifest
 
 
-def read_checkpoint(folder: Folder, name: str, kept: Kept | None = None) -> Read:
-    """All of a checkpoint, but for what is ``kept`` of others; batches refer to files' bytes."""
+def read_checkpoint(folder: Folder, name: str, cache: BlockCache | None = None) -> Read:
+    """All of a checkpoint, but for what ``cache`` has; batches refer to files' bytes."""
     data = folder.read(name)
     manifest = _manifest(data, _footer_length(data, data.size))
-    reader = BlockReader(folder, name, data, kept)
+    reader = BlockReader(folder, name, data, cache)
     known = Known()
     known.sizes = manifest.segments
     stages, blocks, pending, watermarks, log = msgpack.unpackb(
@@ -165,7 +165,7 @@ def read_checkpoint(folder: Folder, name: str, kept: Kept | None = None) -> Read
         watermarks,
     )
     checkpoint = Checkpoint(manifest.report, _log(log, reader, known))
-    reader.kept.turn()
+    reader.cache.turn()
     return Read(checkpoint, state, known, manifest)
 
 
@@ -183,7 +183,7 @@ def _table(grows: bool, plain: Any, reader: BlockReader, known: Known) -> pa.Tab
     blocks = [Block(*block) for block in plain]
     parts = [reader.table(block) for block in blocks]
     table = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
-    made = Grown.of(table, reader.kept.lineage(blocks)) if grows else table
+    made = Grown.of(table, reader.cache.lineage(blocks)) if grows else table
     lineage = made.lineage if isinstance(made, Grown) else table
     ends = [0]
     for part in parts:
@@ -200,7 +200,7 @@ def _log(plain: Any, reader: BlockReader, known: Known) -> dict[int, Any]:
         some: list[Chunk] = []
         for at, skipped in blocks:
             block = Block(*at)
-            found = reader.kept.once(block, partial(read_bundles, reader, block))
+            found = reader.cache.once(block, partial(read_bundles, reader, block))
             bundles += found[skipped:]
             if block.file:
                 stamps = tuple(bundle.stamp for bundle in found)

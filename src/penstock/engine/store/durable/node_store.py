@@ -19,14 +19,14 @@ from typing import NamedTuple
 
 from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.diffs import Diff
-from penstock.core.causal.reports import Report, Saved, Stored
+from penstock.core.causal.reports import NodeReport, Saved, Stored
 from penstock.core.causal.times import ZERO, Stamp
 from penstock.core.control.retention import KEPT_MIN, oldest_kept
 from penstock.core.node.causal_effects import Checkpoint
 from penstock.engine.host.chain_state import ChainState
 from penstock.engine.store.durable.checkpoint_file import (
+    BlockCache,
     DamagedError,
-    Kept,
     Manifest,
     Read,
     read_checkpoint,
@@ -161,9 +161,9 @@ class NodeStore:
         self._entries[key] = _entry(written.manifest)
         return written.size
 
-    def read_checkpoint(self, key: int, kept: Kept | None = None) -> Read:
-        """Read a checkpoint of any incarnation, but for what is ``kept`` of earlier ones."""
-        return read_checkpoint(self.folder, checkpoint_name(key), kept)
+    def read_checkpoint(self, key: int, cache: BlockCache | None = None) -> Read:
+        """Read a checkpoint of any incarnation, but for the blocks that ``cache`` has."""
+        return read_checkpoint(self.folder, checkpoint_name(key), cache)
 
     def go_on(self, known: Known) -> None:
         """The next checkpoint builds on what is durable with one that was read."""
@@ -331,7 +331,7 @@ def read_stored(
     begin, determinants = store.determinants()
     saved: list[Saved] = []
     if begin == ZERO and not (beginnings or Beginnings(where)).is_gone(store.name):
-        initial = Report(
+        initial = NodeReport(
             node,
             clock=dict.fromkeys(parents, Position()),
             floors=dict.fromkeys(children, Floor()),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, assert_never
 from penstock.core.control.host_orders import KillHost, PlayRoles, WatchNext
 from penstock.core.control.host_reports import ParcelsMissed
 from penstock.core.control.ring_record import (
-    FenceSources,
+    FenceSourceRoles,
     PersistRings,
     RingsEffect,
     TellHost,
@@ -50,7 +50,7 @@ class Driver:
         self.spares: list[int] = []
         self.steps_left: int | None = None
         """After how many more effects the driver dies."""
-        self.pending: PersistRings | FenceSources | None = None
+        self.pending: PersistRings | FenceSourceRoles | None = None
         """What the store did not take."""
         self.ended: frozenset[Role] = frozenset()
         self._durable = (0, 0)
@@ -98,7 +98,7 @@ class Driver:
                     return
             effect = work.popleft()
             match effect:
-                case PersistRings() | FenceSources():
+                case PersistRings() | FenceSourceRoles():
                     work.extend(self._write(effect))
                 case TellHost(number, orders):
                     host = self.world.hosts.get(number)
@@ -110,7 +110,7 @@ class Driver:
                 case _:
                     assert_never(effect)
 
-    def _write(self, effect: PersistRings | FenceSources) -> list[RingsEffect]:
+    def _write(self, effect: PersistRings | FenceSourceRoles) -> list[RingsEffect]:
         self.pending = None
         if self.world.store_refuses:
             self.pending = effect

@@ -37,19 +37,19 @@ from penstock.core.control.host_reports import (
 )
 from penstock.core.delivery.ids import ParcelId, Role, member, member_host
 from penstock.core.delivery.messages import (
-    Deliver,
+    DeliverParcels,
     Doubt,
     Effect,
     HandedOver,
-    Process,
+    ProcessParcel,
     Publish,
     Ready,
     Recovered,
-    Send,
+    SendEnvelope,
     Taken,
 )
 from penstock.core.delivery.records import ReplicaMachine
-from penstock.core.delivery.ring import Report, RingEffect, RingMember, SendPing, SendPong
+from penstock.core.delivery.ring import RingEffect, RingMember, SendPing, SendPong, TellSilence
 from penstock.testing.simulator.roles.network import Packet
 from penstock.testing.simulator.roles.source_log import SourceFile, rows_of_read
 
@@ -82,7 +82,7 @@ class Host:
     """When it ends because it does not hear its driver any more."""
     frozen: int = 0
     """Steps until it wakes up."""
-    work: list[Process | Publish] = field(default_factory=list)
+    work: list[ProcessParcel | Publish] = field(default_factory=list)
     told: deque[Told] = field(default_factory=deque)
     said: deque[RoleReport] = field(default_factory=deque)
     early: list[Packet] = field(default_factory=list)
@@ -174,8 +174,8 @@ class Host:
             dead=order.lost,
         )
         for role, player in machine.players.items():
-            if player.is_source:
-                player.next = order.lows[role] + 1
+            if player.tables.is_source:
+                player.tables.next = order.lows[role] + 1
         self.perform(machine.join() if order.joining else [])
         early, self.early = self.early, []
         for packet in early:
@@ -210,9 +210,9 @@ class Host:
         found = []
         for role, player in self.machine.players.items():
             file = self.files.get(role, (0, None))[1]
-            if file is not None and player.may_read:
+            if file is not None and player.tables.may_read:
                 done = file.ends[-1] if file.ends else 0
-                if player.next <= len(file.ends) or done < self.world.shape.rows:
+                if player.tables.next <= len(file.ends) or done < self.world.shape.rows:
                     found.append(role)
         return found
 
@@ -222,7 +222,7 @@ class Host:
         file = self.files[role][1]
         if machine is None or file is None:
             return
-        number = machine.players[role].next
+        number = machine.players[role].tables.next
         if number > len(file.ends):
             begin = file.ends[-1] if file.ends else 0
             size = self.world.random.randint(1, shape.rows_max)
@@ -260,9 +260,9 @@ class Host:
             if not self.alive:
                 return
             match effect:
-                case Send():
+                case SendEnvelope():
                     self._send(effect)
-                case Process() | Publish():
+                case ProcessParcel() | Publish():
                     self.work.append(effect)
                 case Taken(role, incarnation):
                     world.note(self, "plays", f"{short(role)}#{incarnation}")
@@ -280,9 +280,9 @@ class Host:
             world.cut_short = None
             world.kill(self)
 
-    def _send(self, effect: Send) -> None:
+    def _send(self, effect: SendEnvelope) -> None:
         to = member_host(effect.host)
-        generation = None if isinstance(effect.envelope.body, Deliver) else self.generation
+        generation = None if isinstance(effect.envelope.body, DeliverParcels) else self.generation
         packet = Packet(generation, effect.envelope)
         if to == self.number:
             self.world.network.send(to, to, packet)
@@ -299,7 +299,7 @@ class Host:
         for role in [r for r in self.files if r not in players]:
             del self.files[role]
         for role, player in players.items():
-            if player.is_source and self.files.get(role, (0, None))[0] != player.incarnation:
+            if player.tables.is_source and self.files.get(role, (0, None))[0] != player.incarnation:
                 log = self.world.logs[role]
                 self.files[role] = player.incarnation, log.claim(player.incarnation)
 
@@ -311,7 +311,7 @@ class Host:
             return
         self.perform(self.machine.tick())
         for role, player in self.machine.players.items() if self.alive else ():
-            if player.is_sink:
+            if player.tables.is_sink:
                 missing = self._missing(role)
                 if missing is not None:
                     self.world.monitor.missed(missing, self.world)
@@ -328,7 +328,7 @@ class Host:
             for number in range(1, min(floor, len(world.logs[lane].ends)) + 1):
                 for id_, at in world.arrivals(lane, number).items():
                     published = id_ in world.stored_ids
-                    if at == role and not published and id_ not in player.works:
+                    if at == role and not published and id_ not in player.tables.works:
                         return id_
         return None
 
@@ -339,7 +339,7 @@ class Host:
     def _perform_ring(self, effects: list[RingEffect]) -> None:
         world = self.world
         for effect in effects:
-            if isinstance(effect, Report):
+            if isinstance(effect, TellSilence):
                 world.note(self, "reports", effect.host, "silent")
                 world.driver.reported(self, effect.host)
                 continue

@@ -64,7 +64,7 @@ class Monitor:
     def _held(self, machine: ReplicaMachine, host: int, world: World) -> list[ParcelId]:
         held: list[ParcelId] = []
         for player in machine.players.values():
-            held += [*player.entries, *player.works]
+            held += [*player.tables.entries, *player.tables.works]
         for table in machine.copies.values():
             held += [record.id for record in table.records.values() if record.parcel is not None]
         for to, state in machine.kept.values():  # the only copy, if it cannot have arrived
@@ -91,9 +91,9 @@ class Monitor:
     def _purged(self, host: int, machine: ReplicaMachine) -> None:
         for role, player in machine.players.items():
             for what, left in (
-                ("entries", player.entries),
-                ("works", player.works),
-                ("records", player.table.records),
+                ("entries", player.tables.entries),
+                ("works", player.tables.works),
+                ("records", player.tables.table.records),
             ):
                 if left:
                     raise Violation("purge", f"{what} left at {role} on {host}: {left}")

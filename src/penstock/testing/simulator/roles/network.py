@@ -8,7 +8,7 @@ from random import Random
 from typing import NamedTuple
 
 from penstock.core.channel import ChannelReceiver, ChannelSender
-from penstock.core.delivery.messages import Deliver, Envelope
+from penstock.core.delivery.messages import DeliverParcels, Envelope
 from penstock.testing.simulator.links import Links
 
 __all__ = ["Channel", "Network", "Packet"]
@@ -93,7 +93,11 @@ class Network:
         if self.reliable:
             channel.wire = deque(channel.sending.resume(channel.confirmed))
         else:
-            kept = [pair for pair in channel.wire if not isinstance(pair[1].envelope.body, Deliver)]
+            kept = [
+                pair
+                for pair in channel.wire
+                if not isinstance(pair[1].envelope.body, DeliverParcels)
+            ]
             fresh = Channel(channel.source, channel.target)
             self.channels[channel.source, channel.target] = fresh
             self.open = [fresh if one is channel else one for one in self.open]

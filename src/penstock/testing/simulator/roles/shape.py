@@ -9,7 +9,7 @@ from random import Random
 from penstock.core.delivery.guarantees import Guarantee
 from penstock.core.delivery.ids import ParcelId, Role, derive, mix64
 from penstock.core.delivery.messages import Parcel
-from penstock.core.delivery.replicated import Replicated
+from penstock.core.delivery.replicated import ReplicaSettings
 from penstock.core.delivery.routing import Routing, RoutingKind, Stages
 
 __all__ = ["Row", "Shape", "describe", "shape_of"]
@@ -27,7 +27,7 @@ class Shape:
     hosts: Mapping[int, int]
     functions: Mapping[int, str]
     routings: Mapping[int, Routing]
-    settings: Replicated
+    settings: ReplicaSettings
     spares: int
     """Hosts that have no slot, and take the places of others at once."""
     rows: int
@@ -91,7 +91,7 @@ class Shape:
         return {row for child in self.stages.children[stage] for row in self._follow(child, made)}
 
 
-def shape_of(random: Random, settings: Replicated | None = None) -> Shape:
+def shape_of(random: Random, settings: ReplicaSettings | None = None) -> Shape:
     """A random flow: a source stage, one to three stages between, a sink stage."""
     inner = random.choice((1, 1, 2, 2, 3))
     sink = inner + 1
@@ -123,7 +123,7 @@ def shape_of(random: Random, settings: Replicated | None = None) -> Shape:
     )
 
 
-def _settings(random: Random) -> Replicated:
+def _settings(random: Random) -> ReplicaSettings:
     guarantee = random.choice(
         (
             Guarantee.AT_MOST_ONCE,
@@ -135,10 +135,10 @@ def _settings(random: Random) -> Replicated:
     )
     way = random.random()
     if way < 0.15:
-        return Replicated(guarantee, mirrored=True)
+        return ReplicaSettings(guarantee, mirrored=True)
     if way < 0.25:
-        return Replicated(guarantee, acknowledged=True)
-    return Replicated(guarantee, depth=random.choice((1, 1, 2, 3)))
+        return ReplicaSettings(guarantee, acknowledged=True)
+    return ReplicaSettings(guarantee, depth=random.choice((1, 1, 2, 3)))
 
 
 def describe(shape: Shape) -> list[str]:
