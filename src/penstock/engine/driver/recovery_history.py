@@ -43,11 +43,13 @@ class RecoveryEntry:
     @property
     def work_s(self) -> float | None:
         """Restoring and replaying, summed over nodes; None: not all of them have caught up."""
-        caught_up = [name for name, one in self.work.items() if "replay_s" in one]
+        # The controller's thread goes on adding nodes while a user's thread reads.
+        work = dict(self.work)
+        caught_up = [name for name, one in work.items() if "replay_s" in one]
         if not self.restarted or not set(caught_up) >= set(self.restarted):
             return None
         keys = ("restore_s", "resend_s", "replay_s")
-        return sum(one.get(key, 0.0) for one in self.work.values() for key in keys)
+        return sum(one.get(key, 0.0) for one in work.values() for key in keys)
 
     def to_dict(self) -> dict[str, Any]:
         """For people and for JSON."""
