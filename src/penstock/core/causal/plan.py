@@ -83,7 +83,7 @@ def plan(
         deadlines = _deadlines(graph, node, starts)
         observed = known.observed(graph, node)
         # The nodes of a loop need each other to complete an epoch: they repeat it together.
-        unit = [_positions(graph, member, reports, starts) for member in graph.together[node]]
+        unit = [_positions(graph, member, reports, starts) for member in graph.members[node]]
         if observed > min((p.epoch for ends in unit for p in ends.values()), default=observed):
             deadlines.setdefault(observed, END)
         found = stored.get(node, _NOTHING)
