@@ -193,8 +193,11 @@ class Blocks:
         return admitted
 
     def may_tell_flushed(self, epoch: int, saved: int, ended: bool) -> bool:
-        """Whether a hold is flushed: its checkpoint is durable, or none follows the ``ended``."""
-        return ended or saved >= epoch
+        """Whether a hold is flushed: its checkpoint is durable, or none follows.
+
+        None follows at a node that has ``ended``, unless a replay left one to take.
+        """
+        return saved >= epoch or (ended and not self._owed and saved >= self._saved)
 
     def answered_by(self, epoch: int, completed: int, now: bool) -> int:
         """The epoch from which on the end of a block answers a request for a checkpoint.

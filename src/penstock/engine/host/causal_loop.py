@@ -82,8 +82,10 @@ class LoopRunner(HoldingRunner):
             super()._deliver(effect)
 
     def _tell_flushed(self, effect: Flushed) -> None:
-        ended = self.store is None or self.machine.newest >= EPOCH_END
-        if self._blocks.may_tell_flushed(effect.epoch, self.checkpoint_epoch, ended):
+        ended = self.machine.finished
+        if self.store is None or self._blocks.may_tell_flushed(
+            effect.epoch, self.checkpoint_epoch, ended
+        ):
             super()._tell_flushed(effect)
         else:
             self._flushed = effect
