@@ -46,6 +46,10 @@ LOOPS = {
     "a restarted gate counts with its watermark": ("two_loops:mixed:11", "two_loops:160"),
 }
 
+PLANNED = {
+    "a log that begins at the end of a stream serves a child at its end": ("planned:2570165866",),
+}
+
 
 @pytest.mark.parametrize(
     "seed",
@@ -71,9 +75,13 @@ def test_scenario_of_mixed_regimes(seed: int | str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(one, id=f"{name}-{one}") for name, names in LOOPS.items() for one in names],
+    [
+        pytest.param(one, id=f"{name}-{one}")
+        for name, names in (LOOPS | PLANNED).items()
+        for one in names
+    ],
 )
-def test_scenario_of_loops(name: str) -> None:
+def test_scenario_by_name(name: str) -> None:
     assert run_seed(name).violation is None
 
 

@@ -57,9 +57,7 @@ def plan(
     for node in sorted(reports):
         if node not in failed:
             known.learn(reports[node], completes=node not in graph.lossy)
-    for node in sorted(stored):
-        known.newest = max([known.newest, *(cut.epoch for cut in stored[node].cuts)])
-    known.newest += 1
+    known.newest = _not_begun(known, stored)
     starts: dict[int, Start] = {}
     commons: dict[int, int | None] = {}
     """Per node in a loop: the epoch at which the loop starts."""
@@ -124,6 +122,16 @@ def not_before(stored: Mapping[int, Stored], gone: Mapping[int, int]) -> Mapping
         if len(usable) < len(kept.checkpoints):
             found[node] = replace(kept, checkpoints=usable)
     return found
+
+
+def _not_begun(known: Knowledge, stored: Mapping[int, Stored]) -> int:
+    """The first epoch that no lost step can have belonged to.
+
+    The end of a stream is the last epoch: a log whose horizon lay behind it would serve no child
+    that has come to its end.
+    """
+    cut = max((cut.epoch for found in stored.values() for cut in found.cuts), default=-1)
+    return min(max(known.newest, cut) + 1, EPOCH_END)
 
 
 def _positions(

@@ -19,6 +19,7 @@ from penstock.core.control.recovery import (
     RecoveryRecord,
 )
 from penstock.core.node.causal_effects import Flushed
+from penstock.core.progress.marks import EPOCH_END
 from penstock.testing.mutants.mutant import Flows, Mutant, Replacement, mutant
 
 __all__ = ["RECOVERY"]
@@ -75,6 +76,17 @@ def forgets_limits(real: Replacement, self: Any, *args: Any) -> list[RecoveryEff
 @mutant("closure (6)", _PLAN, seed=953)
 def no_closure(real: Replacement, *args: Any) -> RecoveryPlan:
     return replace(real(*args), joining=())
+
+
+@mutant(
+    "nothing lies beyond the end of a stream",
+    f"{_PLANS}:_not_begun",
+    flows=Flows.PLANNED,
+    seed=2570165866,
+)
+def logs_begin_behind_the_end(real: Replacement, *args: Any) -> int:
+    epoch: int = real(*args)
+    return epoch + 1 if epoch == EPOCH_END else epoch
 
 
 @mutant("all witnesses (5)", _PLAN, seed=19)
