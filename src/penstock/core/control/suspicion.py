@@ -19,7 +19,8 @@ Silence is no proof of death.  Four witnesses speak, and the driver weighs them:
   up to ``TIMEOUT_MS_MAX``.
 
 The driver suspects itself first.  If it did not run for ``FROZEN_MS`` it could not hear anything,
-so that time is not counted as silence of the hosts.
+so that time is not counted as silence of the hosts.  What it finds when it wakes up is old, reports
+of silence included, so it believes none before a beat has had time to arrive.
 
 A wrong verdict costs a recovery and nothing else: a host that was declared dead can do no harm,
 because everything that it sends or writes afterwards is refused.
@@ -68,6 +69,7 @@ class Verdict(Enum):
 
     HEARD = "the driver hears it"
     ALIVE = "its process lives"
+    ASLEEP = "the driver itself did not run"
     DEAD = "dead"
 
 
@@ -91,6 +93,8 @@ class Suspicion:
         self.host_timeout_ms = host_timeout_ms
         self.beat_ms = beat_ms
         self._ran_ms: int | None = None
+        self._listens_ms = 0
+        """From when on the driver would have heard a host that lives."""
 
     def judge(
         self, host: RosterEntry, silent_ms: int, process: ProcessState, now_ms: int
@@ -98,6 +102,8 @@ class Suspicion:
         """Another host says that this one has been silent for a while."""
         heard_ms = silent_ms - 2 * self.interval_ms
         if process is not ProcessState.STOPPED:
+            if now_ms < self._listens_ms:
+                return Verdict.ASLEEP
             heard_ms = max(heard_ms, self.beat_ms + self.interval_ms)
         if now_ms - host.heard_ms < heard_ms:
             return Verdict.HEARD
@@ -126,5 +132,6 @@ class Suspicion:
         gap_ms = 0 if self._ran_ms is None else now_ms - self._ran_ms
         self._ran_ms = now_ms
         if gap_ms > FROZEN_MS:
+            self._listens_ms = now_ms + self.beat_ms + self.interval_ms
             for host in hosts:
                 host.heard_ms = min(host.heard_ms + gap_ms, now_ms)

@@ -126,6 +126,16 @@ def blames_hosts_for_its_own_sleep(real: Replacement, *_: Any) -> None:
 
 
 @mutant(
+    "a driver that slept believes no report before it has listened",
+    f"{_SUSPICION}.looked",
+    flows=Flows.ROUGH_LONG,
+)
+def believes_old_reports(real: Replacement, self: Any, *args: Any) -> None:
+    real(self, *args)
+    self._listens_ms = 0
+
+
+@mutant(
     "hosts report who is silent",
     "penstock.core.delivery.ring:RingMember.time_passed",
     flows=Flows.ROUGH_LONG,

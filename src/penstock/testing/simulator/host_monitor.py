@@ -54,15 +54,15 @@ class HostMonitor:
         """A host has sent something to the driver."""
         self._spoke_ms[host] = self._cluster.now_ms
 
-    def lost(self, host: int, event: MembershipEvent, late: bool) -> None:
-        """The driver gives a host up; ``late``: it slept, and has not listened since."""
+    def lost(self, host: int, event: MembershipEvent) -> None:
+        """The driver gives a host up."""
         if not isinstance(event, HostSilent):
             return
         now_ms, suspicion = self._cluster.now_ms, self._cluster.membership.suspicion
         quiet_ms = now_ms - self._spoke_ms.get(host, 0)
         patient_ms = PATIENCE * suspicion.timeout_ms - 2 * self._interval_ms - SLACK_MS
         wrong = None
-        if quiet_ms < self._beat_ms + late and event.process is not ProcessState.STOPPED:
+        if quiet_ms < self._beat_ms and event.process is not ProcessState.STOPPED:
             wrong = "the driver hears it"
         elif event.process is ProcessState.RUNNING:
             wrong = "its process runs"

@@ -400,7 +400,7 @@ class Cluster:
         """What the machine decides is right."""
         match effect:
             case FenceHost(_, number):
-                self._monitor.lost(number, event, late=self._slept)
+                self._monitor.lost(number, event)
             case RecoverNodes(_, lost, takers):
                 roster = self.membership.roster
                 self._monitor.placed(lost, takers.values(), roster.assigned - {DRIVER})

@@ -100,6 +100,20 @@ def test_time_in_which_the_driver_did_not_run_is_no_silence_of_others() -> None:
     assert judge.unheard([member], 30_000) == []
 
 
+def test_a_driver_that_slept_believes_no_report_before_a_beat_could_arrive() -> None:
+    judge, member = suspicion(), host(10_000)
+    judge.looked([member], 10_100)
+    judge.looked([member], 30_000)
+    member.heard_ms = 12_000  # silent before the driver slept, and it speaks again unheard
+    first_ms = 30_000 + BEAT_MS + INTERVAL_MS
+    for process, then in (
+        (ProcessState.UNSEEN, Verdict.ASLEEP),
+        (ProcessState.STOPPED, Verdict.DEAD),
+    ):
+        assert judge.judge(member, 1_000, process, first_ms - 1) is then
+        assert judge.judge(member, 1_000, process, first_ms) is Verdict.DEAD
+
+
 def test_a_host_is_never_heard_in_the_future() -> None:
     judge, member = suspicion(), host(10_000)
     judge.looked([member], 10_000)
