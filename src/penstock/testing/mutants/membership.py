@@ -128,7 +128,8 @@ def blames_hosts_for_its_own_sleep(real: Replacement, *_: Any) -> None:
 @mutant(
     "a driver that slept believes no report before it has listened",
     f"{_SUSPICION}.looked",
-    flows=Flows.ROUGH_LONG,
+    flows=Flows.LAYERED_LONG,
+    seed=967844698490,
 )
 def believes_old_reports(real: Replacement, self: Any, *args: Any) -> None:
     real(self, *args)

@@ -44,6 +44,8 @@ class Flows(Enum):
     """The same, where hosts, links, the store and clocks misbehave."""
     ROUGH_LONG = "planned:rough:long"
     """The same for long: logs are turned on and off, hosts and driver freeze for long."""
+    LAYERED_LONG = "layers:rough:long"
+    """Causal stages in layers, on such hosts for long."""
     MIXED_ROUGH = "layers:mixed:rough"
     """All regimes, on hosts that misbehave."""
     MIXED_LONG = "layers:mixed:long"
