@@ -1,6 +1,8 @@
 """What all the tests share: the one Spark session that a process can have, handed round."""
 
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ from penstock.engine.spark.session import local_session
 
 settings.register_profile("busy", deadline=None)  # machines are shared: no example is timed
 settings.load_profile("busy")
+
+os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).with_name("spark-conf")))
 
 GROUPS = {
     "tests/cluster/": "cluster",
