@@ -28,7 +28,9 @@ is taken as soon as it can be and everything that was let in is complete.  Until
 rows of a later epoch.  A replay takes rows of epochs after all that it repeats: where a sender
 skipped an epoch, its next mark lies behind them.  These wait until what is owed is saved.  Else,
 where all nodes hold their input for each other's checkpoints, this one would wait for the end of an
-epoch that the hold keeps from ending.
+epoch that the hold keeps from ending.  Where the last epoch that is repeated is one that senders
+skip here, only the epoch after it completes both: its rows come in when the frontier has passed all
+that could be repeated, whatever is owed.
 """
 
 from __future__ import annotations
@@ -149,21 +151,26 @@ class Blocks:
             if effects:
                 return effects
         effects = self._saved_now(completed) if may_save else []
-        if self._has_repeated(completed):
+        if self._has_repeated(least_open, completed):
             self._repeats = EPOCH_END
             effects += self._admitted()
         return effects
 
-    def is_owed(self, completed: int, may_save: bool) -> bool:
+    def is_owed(self, least_open: int, completed: int, may_save: bool) -> bool:
         """Whether a replay left something to do: a block to save, or rows that may go on."""
-        return (may_save and self._owes(completed)) or self._has_repeated(completed)
+        return (may_save and self._owes(completed)) or self._has_repeated(least_open, completed)
 
     def _owes(self, completed: int) -> bool:
         """Whether a block that has ended can be saved now: all that was let in is complete."""
         return self._owed and completed >= max(self._given, self._newest)
 
-    def _has_repeated(self, completed: int) -> bool:
-        return self._repeats < EPOCH_END and completed >= self._repeats and not self._owed
+    def _has_repeated(self, least_open: int, completed: int) -> bool:
+        if self._repeats == EPOCH_END:
+            return False
+        if completed >= self._repeats:
+            return not self._owed
+        pending = bool(self._closed) and self._closed[0][0] <= self._repeats
+        return least_open > self._repeats and not pending and completed >= self._given
 
     def _saved_now(self, completed: int) -> list[BlockEffect]:
         if not self._owes(completed):

@@ -158,6 +158,16 @@ def ends_blocks_early(
 
 
 @mutant(
+    "rows after a repeated epoch that senders skip come in",
+    f"{_BLOCKS}._has_repeated",
+    flows=Flows.TWO_LOOPS_MIXED,
+    seed=899,
+)
+def waits_for_skipped_epochs(real: Replacement, self: Any, least_open: int, completed: int) -> bool:
+    return bool(real(self, -1, completed))
+
+
+@mutant(
     "a node that replays saves no block", f"{_BLOCKS}.next", flows=Flows.TWO_LOOPS_MIXED, seed=899
 )
 def saves_blocks_while_it_replays(

@@ -87,8 +87,9 @@ class LoopPart:
 
     def _look(self) -> None:
         completed = self._process.machine.completed_epoch
-        is_owed = self._blocks.is_owed(completed, self._may_save)
-        self.is_due = is_owed or self._blocks.is_due(self.end.least_open)
+        least_open = self.end.least_open
+        is_owed = self._blocks.is_owed(least_open, completed, self._may_save)
+        self.is_due = is_owed or self._blocks.is_due(least_open)
 
     def advance(self) -> None:
         """Do what the frontier allows."""

@@ -117,10 +117,25 @@ def test_rows_after_all_that_is_repeated_wait_until_what_is_owed_is_saved() -> N
     assert blocks.let_in(rows(2))
     blocks.closed([(2, None, 0)])
     assert run(blocks, 3, 1, may_save=False) == [done(2)]
-    assert not blocks.is_owed(2, may_save=False)
-    assert blocks.is_owed(2, may_save=True)
+    assert not blocks.is_owed(3, 2, may_save=False)
+    assert blocks.is_owed(3, 2, may_save=True)
     assert run(blocks, 3, 2) == [SaveBlock(), Admit(rows(3))]
     assert blocks.let_in(rows(3))
+
+
+def test_rows_after_a_repeated_epoch_that_senders_skip_come_in_before_what_is_owed_is_saved() -> (
+    None
+):
+    blocks = Blocks(2, -1, counts(), repeats=3)
+    blocks.closed([(1, None, 0)])
+    assert run(blocks, 2, -1, may_save=False) == [done(1)]
+    assert not blocks.let_in(rows(4))
+    blocks.closed([(4, None, 0)])
+    assert not blocks.is_owed(3, 1, may_save=False)
+    assert blocks.is_owed(4, 1, may_save=False)
+    assert run(blocks, 4, 1, may_save=False) == [Admit(rows(4))]
+    assert run(blocks, 5, 1, may_save=False) == [done(4)]
+    assert run(blocks, 5, 4) == [SaveBlock()]
 
 
 def test_nothing_is_saved_while_epochs_of_the_block_are_not_complete() -> None:
