@@ -168,7 +168,7 @@ def waits_for_skipped_epochs(real: Replacement, self: Any, least_open: int, comp
 
 
 @mutant(
-    "a node that replays saves no block", f"{_BLOCKS}.next", flows=Flows.TWO_LOOPS_MIXED, seed=899
+    "a node that replays saves no block", f"{_BLOCKS}.next", flows=Flows.TWO_LOOPS_MIXED, seed=3609
 )
 def saves_blocks_while_it_replays(
     real: Replacement, self: Any, least_open: int, completed: int, may_save: bool
