@@ -1,14 +1,17 @@
 """Laws of guarantees, ids, routing and record tables."""
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.delivery.guarantees import Guarantee, GuaranteedStage, resolve
 from penstock.core.delivery.ids import ParcelId, Role, derive
-from penstock.core.delivery.lane_epochs import LaneEpochs
+from penstock.core.delivery.lane_epochs import LaneEpochs, SinkEpochs
 from penstock.core.delivery.messages import ParcelRecord
 from penstock.core.delivery.routing import routing_named
 from penstock.core.delivery.tables import SETTLED, RecordTable
+from penstock.core.progress.marks import EPOCH_END
 from penstock.errors import SettingsError
 
 guarantees = st.sampled_from(list(Guarantee))
@@ -110,3 +113,35 @@ def test_a_number_that_cannot_come_any_more_is_missed(ways: int, reads: int, los
     alone = ways == 1 and lost == reads
     assert lane.missing(lost - 1) is None
     assert lane.missing(reads) == (None if alone else lost)
+
+
+@given(st.data(), st.lists(st.integers(1, 4), min_size=1, max_size=3))
+def test_each_player_of_a_sink_publishes_what_is_left_and_ends(
+    data: st.DataObject, epochs: list[int]
+) -> None:
+    """One after the other, from what the one before was not done with, even after its end."""
+    parcels: list[tuple[ParcelId, tuple[int, int, bool, int, None]]] = []
+    for place, count in enumerate(epochs):
+        ends = [*range(count), EPOCH_END]
+        for number, (previous, epoch) in enumerate(itertools.pairwise([-1, *ends]), 1):
+            read = (epoch, number, True, previous, None)
+            parcels.append((ParcelId(Role(0, place), number), read))
+    lanes = {Role(0, place): 1 for place in range(len(epochs))}
+    left, published, completed = dict(parcels), [], -1
+    for _ in range(data.draw(st.integers(1, 3))):
+        sink = SinkEpochs(lanes, completed)
+        order = data.draw(st.permutations(list(left.items())))
+        for parcel, read in order[: data.draw(st.integers(0, len(order)))]:
+            for done in sink.came(parcel, *read):
+                published.append(done.epoch)
+                for gone in sink.published(done.epoch):
+                    del left[gone]
+        completed = sink.completed
+        assert completed < EPOCH_END
+    last = SinkEpochs(lanes, completed)
+    for parcel, read in left.items():
+        for done in last.came(parcel, *read):
+            published.append(done.epoch)
+            last.published(done.epoch)
+    assert last.ended
+    assert [e for e in published if e < EPOCH_END] == list(range(max(epochs)))

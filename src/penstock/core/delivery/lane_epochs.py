@@ -4,13 +4,21 @@ Every read of a lane sends one parcel along each way, with or without rows.  Eac
 the read belongs to, with which number that epoch began, whether it ended there, and which epoch
 came before.  So any player of a role, from whatever epoch on, knows without asking: an epoch is
 complete when the one before it is, and all its numbers have come on all ways.
+
+A sink publishes an epoch when it is complete in all lanes, and is done with its parcels then.  The
+end of the stream is no epoch to go on after: what a player has written of it counts no more when
+another one plays the role, who therefore keeps its parcels and ends, too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["LaneEpochs"]
+from penstock.core.delivery.ids import Lane, ParcelId
+from penstock.core.progress.marks import EPOCH_END, Completion, MarkAligner
+
+__all__ = ["LaneEpochs", "SinkEpochs"]
 
 
 @dataclass
@@ -92,3 +100,64 @@ class LaneEpochs:
             while self._came.get(needed) == self._ways and needed != found.last:
                 needed += 1
         return needed if needed <= floor and self._came.get(needed) != self._ways else None
+
+
+class SinkEpochs:
+    """The epochs of a sink's role: what is to be published, and what that is done with.
+
+    ``lanes`` are the sources that reach it, with the number of ways; ``completed`` is the last
+    epoch that was published before.
+
+    >>> from penstock.core.delivery.ids import Role
+    >>> lane = Role(0, 0)
+    >>> sink = SinkEpochs({lane: 1}, completed=4)
+    >>> sink.came(ParcelId(lane, 7), epoch=5, first=7, last=True, previous=3, watermark_us=10)
+    [Completion(epoch=5, watermark_us=10)]
+    >>> [done.number for done in sink.published(5)], sink.completed
+    ([7], 5)
+    >>> sink.came(ParcelId(lane, 8), EPOCH_END, first=8, last=True, previous=5, watermark_us=20)
+    [Completion(epoch=4611686018427387904, watermark_us=20)]
+    >>> sink.published(EPOCH_END), sink.completed, sink.ended
+    ([], 5, True)
+    """
+
+    def __init__(self, lanes: Mapping[Lane, int], completed: int) -> None:
+        self.completed = completed
+        """The last epoch that is published.  The next player of the role goes on after it."""
+        self.ended = False
+        """Whether the end of the stream is published."""
+        self._lanes = {lane: LaneEpochs(ways, completed) for lane, ways in lanes.items()}
+        self._aligner: MarkAligner[Lane] = MarkAligner(lanes, completed)
+        self._parcels: dict[int, list[ParcelId]] = {}
+
+    def came(
+        self,
+        parcel: ParcelId,
+        epoch: int,
+        first: int,
+        last: bool,
+        previous: int,
+        watermark_us: int | None,
+    ) -> list[Completion]:
+        """A parcel of an epoch that is not published; gives what is to be published now."""
+        self._parcels.setdefault(epoch, []).append(parcel)
+        lane = parcel.lane
+        done = self._lanes[lane].came(parcel.number, epoch, first, last, previous, watermark_us)
+        return [found for mark in done for found in self._aligner.mark(lane, *mark)]
+
+    def published(self, epoch: int) -> list[ParcelId]:
+        """An epoch is published; gives the parcels that are done with."""
+        if epoch >= EPOCH_END:
+            self.ended = True
+            return []
+        self.completed = epoch
+        done = [other for other in self._parcels if other <= epoch]
+        return [parcel for other in done for parcel in self._parcels.pop(other)]
+
+    def missing(self, floors: Mapping[Lane, int]) -> tuple[Lane, int] | None:
+        """A read that is needed and at or before its lane's floor, so that it will never come."""
+        for lane, epochs in self._lanes.items():
+            number = epochs.missing(floors.get(lane, 0))
+            if number is not None and epochs.completed < EPOCH_END:
+                return lane, number
+        return None
