@@ -14,7 +14,7 @@ import pytest
 
 from penstock import Causal, Flow, Replicated
 from penstock.api import functions as F
-from penstock.api.stream import Stream
+from penstock.api.stream import MemoryStream, Stream
 from penstock.connectors.memory import MemorySink
 from penstock.connectors.persist import _LogReader
 from penstock.core.delivery.ids import Role
@@ -337,6 +337,38 @@ def test_watermarks_pass_through_replicas(tmp_path: Path) -> None:
     windows = rows.groupBy(F.window("at", "1 second")).count().memory(name="windows")
     run_killing(flow, ["first[1]"], hosts=3, checkpointLocation=str(tmp_path))
     assert [row["count"] for row in windows.toPylist()] == [1000] * (ROWS // 1000)
+
+
+def test_a_sink_that_is_taken_over_knows_the_watermarks_of_those_that_have_ended(
+    tmp_path: Path,
+) -> None:
+    """Without them the last windows would never be passed, and be gone with the flow's end."""
+    schema = pa.schema({"k": pa.int64(), "at": pa.timestamp("us")})
+    flow = Flow("ended_first")
+    short, long = (flow.memory(schema, name=name, manualEpochs=True) for name in ("a", "b"))
+    timed = [one.withWatermark("at", "0 seconds") for one in (short, long)]
+    with flow.part("copies", Replicated()):
+        rows = timed[0].union(timed[1]).keyBy("k").name("first")
+    windows = rows.groupBy(F.window("at", "1 second")).count().memory(name="windows")
+
+    def push(source: MemoryStream, epoch: int) -> None:
+        source.push({"k": list(range(9)), "at": [epoch * 1_000_000] * 9})
+        source.closeEpoch()
+
+    push(short, 0)
+    short.close()  # its next epoch is the last one
+    for epoch in range(2):
+        push(long, epoch)
+    query = start_local(flow, hosts=3, checkpointLocation=str(tmp_path))
+    committed = query._controller.machine.committed
+    log = next(name for name in committed if name.startswith("window_combine_kept_log"))
+    wait_until(lambda: committed[log] >= 1, WAIT_S, "both epochs in the log")
+    query.kill(f"{log}[0]")
+    await_recovery(query, 1, WAIT_S)
+    push(long, 2)
+    long.close()
+    ended(query)
+    assert [row["count"] for row in windows.toPylist()] == [18, 9, 9]
 
 
 def test_a_severed_connection_loses_nothing() -> None:

@@ -217,9 +217,7 @@ class SinkRunner(ReplicaRunner):
             return
         self._deliver_rows(cargo, message.time)
         self._cuts_us[cargo.epoch] = max(cargo.cut_us, self._cuts_us.get(cargo.epoch, 0))
-        self._due += self.epochs.came(
-            parcel.id, cargo.epoch, cargo.first, cargo.last, cargo.previous, cargo.watermark_us
-        )
+        self._due += self.epochs.came(parcel.id, cargo.read)
         if self._due:
             self._publish()
 
