@@ -14,14 +14,16 @@ import pytest
 
 from penstock import Causal, Flow, Replicated
 from penstock.api import functions as F
-from penstock.api.stream import Stream
+from penstock.api.stream import MemoryStream, Stream
 from penstock.connectors.memory import MemorySink
+from penstock.connectors.persist import _LogReader
 from penstock.core.delivery.ids import Role
 from penstock.engine.host.replicas.agent import ReplicaAgent
 from penstock.engine.store.flow_store import BoundaryLog
 from penstock.errors import PeerError, SettingsError, TransientError
 from penstock.storage import storage_of
 from penstock.storage.claims import claim
+from penstock.testing.held_input import release_input
 from penstock.testing.kills import await_recovery, run_killing
 from penstock.testing.local import LocalQuery, run_local, start_local
 from penstock.testing.processes import wait_until
@@ -155,6 +157,38 @@ def test_roles_come_home_when_their_hosts_are_replaced() -> None:
     found = came(sink)
     assert max(found.values()) == 1
     assert set(expected(max(found) // 2)) <= set(found)
+
+
+def test_a_role_that_goes_home_after_its_end_ends_there_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log counts without the end of the former player's; readers may not have come to it."""
+    opened, follow = threading.Event(), _LogReader.follow
+    monkeypatch.setattr(
+        _LogReader, "follow", lambda reader: follow(reader) if opened.is_set() else None
+    )
+    flow = Flow("late_readers")
+    with flow.part("copies", Replicated()):
+        rows = two_stages(made(flow))
+    counts = rows.groupBy("k").agg(F.count("*").alias("c")).memory(name="counts")
+    query = start_local(flow, hosts=3, checkpointLocation=str(tmp_path))
+    release_input(flow)
+    logs = {node["node"]: node for node in query.nodes() if "kept_log" in node["name"]}
+    life = query._controller.machine
+    wait_until(lambda: logs.keys().isdisjoint(life._unfinished), WAIT_S, "the part's end")
+    victim = logs[min(logs)]
+    query.kill(victim["name"])
+    await_recovery(query, 1, WAIT_S)
+
+    def is_home() -> bool:
+        host = query.nodes()[victim["node"]]["host"]
+        return host not in {node["host"] for node in logs.values()}
+
+    wait_until(is_home, WAIT_S, "the role at home")
+    opened.set()
+    ended(query)
+    last = {row["k"]: row["c"] for row in counts.toPylist()}
+    assert last == Counter(n % 7 for n in expected())
 
 
 def test_what_nobody_can_send_again_is_read_again() -> None:
@@ -303,6 +337,38 @@ def test_watermarks_pass_through_replicas(tmp_path: Path) -> None:
     windows = rows.groupBy(F.window("at", "1 second")).count().memory(name="windows")
     run_killing(flow, ["first[1]"], hosts=3, checkpointLocation=str(tmp_path))
     assert [row["count"] for row in windows.toPylist()] == [1000] * (ROWS // 1000)
+
+
+def test_a_sink_that_is_taken_over_knows_the_watermarks_of_those_that_have_ended(
+    tmp_path: Path,
+) -> None:
+    """Without them the last windows would never be passed, and be gone with the flow's end."""
+    schema = pa.schema({"k": pa.int64(), "at": pa.timestamp("us")})
+    flow = Flow("ended_first")
+    short, long = (flow.memory(schema, name=name, manualEpochs=True) for name in ("a", "b"))
+    timed = [one.withWatermark("at", "0 seconds") for one in (short, long)]
+    with flow.part("copies", Replicated()):
+        rows = timed[0].union(timed[1]).keyBy("k").name("first")
+    windows = rows.groupBy(F.window("at", "1 second")).count().memory(name="windows")
+
+    def push(source: MemoryStream, epoch: int) -> None:
+        source.push({"k": list(range(9)), "at": [epoch * 1_000_000] * 9})
+        source.closeEpoch()
+
+    push(short, 0)
+    short.close()  # its next epoch is the last one
+    for epoch in range(2):
+        push(long, epoch)
+    query = start_local(flow, hosts=3, checkpointLocation=str(tmp_path))
+    committed = query._controller.machine.committed
+    log = next(name for name in committed if name.startswith("window_combine_kept_log"))
+    wait_until(lambda: committed[log] >= 1, WAIT_S, "both epochs in the log")
+    query.kill(f"{log}[0]")
+    await_recovery(query, 1, WAIT_S)
+    push(long, 2)
+    long.close()
+    ended(query)
+    assert [row["count"] for row in windows.toPylist()] == [18, 9, 9]
 
 
 def test_a_severed_connection_loses_nothing() -> None:

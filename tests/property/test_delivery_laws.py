@@ -1,14 +1,17 @@
 """Laws of guarantees, ids, routing and record tables."""
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.delivery.guarantees import Guarantee, GuaranteedStage, resolve
 from penstock.core.delivery.ids import ParcelId, Role, derive
-from penstock.core.delivery.lane_epochs import LaneEpochs
+from penstock.core.delivery.lane_epochs import LaneEpochs, LaneRead, SinkEpochs
 from penstock.core.delivery.messages import ParcelRecord
 from penstock.core.delivery.routing import routing_named
 from penstock.core.delivery.tables import SETTLED, RecordTable
+from penstock.core.progress.marks import EPOCH_END, least_watermark
 from penstock.errors import SettingsError
 
 guarantees = st.sampled_from(list(Guarantee))
@@ -83,8 +86,8 @@ def test_epochs_of_a_lane_are_complete_whatever_the_order(
         previous, epoch = epoch, epoch + step
         first, ends[epoch] = number + 1, number + count
         for number in range(first, first + count):
-            read = (number, epoch, first, number == ends[epoch], previous, number * 10)
-            parcels += [read] * ways
+            last = number == ends[epoch]
+            parcels += [(number, LaneRead(epoch, first, last, previous, None, number * 10))] * ways
     lane = LaneEpochs(ways, published)
     done: list[tuple[int, int | None]] = []
     came: list[int] = []
@@ -106,7 +109,54 @@ def test_a_number_that_cannot_come_any_more_is_missed(ways: int, reads: int, los
     for number in range(1, reads + 1):
         for way in range(ways):
             if (number, way) != (lost, 0):
-                lane.came(number, number, number, True, number - 1 if number > 1 else -1, None)
+                before = number - 1 if number > 1 else -1
+                lane.came(number, LaneRead(number, number, True, before, None, None))
     alone = ways == 1 and lost == reads
     assert lane.missing(lost - 1) is None
     assert lane.missing(reads) == (None if alone else lost)
+
+
+@given(st.data(), st.lists(st.sets(st.integers(0, 5)), min_size=1, max_size=3))
+def test_whoever_plays_a_sink_publishes_the_same_and_ends(
+    data: st.DataObject, cuts: list[set[int]]
+) -> None:
+    """Players go on from what the one before was not done with, even after its end."""
+    parcels: list[tuple[ParcelId, LaneRead]] = []
+    marked: list[dict[int, int]] = []
+    for place, epochs in enumerate(cuts):
+        marked.append({epoch: 100 * epoch + place for epoch in epochs} | {EPOCH_END: 1000})
+        ways = itertools.pairwise([-1, *sorted(marked[-1])])
+        for number, (before, epoch) in enumerate(ways, 1):
+            known = (marked[-1].get(before), marked[-1][epoch])
+            read = LaneRead(epoch, number, True, before, *known)
+            parcels.append((ParcelId(Role(0, place), number), read))
+    wanted = {
+        epoch: least_watermark(
+            max((us for e, us in lane.items() if e <= epoch), default=None) for lane in marked
+        )
+        for epoch in {EPOCH_END}.union(*cuts)
+    }
+    lanes = {Role(0, place): 1 for place in range(len(cuts))}
+    left, found, sink = dict(parcels), dict[int, int | None](), SinkEpochs(lanes, -1)
+    for _ in range(data.draw(st.integers(0, 3))):
+        order = data.draw(st.permutations(list(left.items())))
+        _publish(sink, order[: data.draw(st.integers(0, len(order)))], left, found)
+        sink = SinkEpochs(lanes, sink.completed)
+    _publish(sink, list(left.items()), left, found)
+    assert sink.ended
+    assert found == wanted
+
+
+def _publish(
+    sink: SinkEpochs,
+    came: list[tuple[ParcelId, LaneRead]],
+    left: dict[ParcelId, LaneRead],
+    found: dict[int, int | None],
+) -> None:
+    """Give a sink some parcels; no epoch comes twice, but for the end of the stream."""
+    for parcel, read in came:
+        for done in sink.came(parcel, read):
+            assert done.epoch not in found or done.epoch == EPOCH_END
+            found[done.epoch] = done.watermark_us
+            for gone in sink.published(done.epoch):
+                del left[gone]

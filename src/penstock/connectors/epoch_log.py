@@ -243,12 +243,18 @@ class EpochLogReader:
             return list(stream)
 
     def forget(self, epoch: int) -> None:
-        """Delete the segments that have nothing of later epochs, and a successor."""
-        for number in _segments(self._folder)[:-1]:
+        """Delete the segments that have nothing of later epochs, and a successor that has some.
+
+        The last record stays, however old it is: it says how far the log goes.
+        """
+        numbers = _segments(self._folder)
+        for place, number in enumerate(numbers):
             length = _sealed(_seal(self._folder, number))
             if length is None or number == self._number:
                 return
             if any(record.epoch > epoch for record in _records(self._folder, number)):
+                return
+            if not any(_has_epochs(self._folder, later) for later in numbers[place + 1 :]):
                 return
             for part in (_segment, _synced, _sealing, _seal):  # without the first, no one asks
                 part(self._folder, number).unlink(missing_ok=True)
@@ -365,6 +371,11 @@ def _records(folder: Path, number: int) -> Iterator[EpochRecord]:
                 return
             yield record
             offset = record.end
+
+
+def _has_epochs(folder: Path, number: int) -> bool:
+    """Whether a segment says how far its log goes."""
+    return any(not record.is_end for record in _records(folder, number))
 
 
 def _record(descriptor: int, number: int, offset: int) -> EpochRecord | None:

@@ -57,6 +57,27 @@ def test_a_reader_follows_over_writers_and_ends_without_the_end_of_earlier_runs(
     assert last_epoch(tmp_path) == 3
 
 
+def test_what_is_forgotten_leaves_the_last_epoch(tmp_path: Path) -> None:
+    """Writers that were replaced before they wrote anything leave empty segments behind."""
+    first = EpochLogWriter(tmp_path)
+    first.append(4, [batch(4)], None)
+    reader = EpochLogReader(tmp_path, after=-1)
+    assert reader.next() is not None
+    EpochLogWriter(tmp_path).close()
+    third = EpochLogWriter(tmp_path)
+    assert reader.next() is None
+    reader.forget(4)
+    assert (last_epoch(tmp_path), EpochLogWriter(tmp_path).last) == (4, 4)
+    fifth = EpochLogWriter(tmp_path)
+    fifth.append(5, [batch(5)], None)
+    assert [record.epoch for record in [reader.next()] if record] == [5]
+    reader.forget(4)
+    assert last_epoch(tmp_path) == 5
+    assert [record.epoch for record in [EpochLogReader(tmp_path, -1).next()] if record] == [5]
+    for log in (first, third, fifth, reader):
+        log.close()
+
+
 def test_what_a_fenced_writer_appends_counts_for_nobody(tmp_path: Path) -> None:
     zombie = EpochLogWriter(tmp_path)
     zombie.append(1, [batch(1)], None)

@@ -148,7 +148,7 @@ def test_a_host_holds_copies_of_as_many_stages_as_it_plays_in_a_row() -> None:
 SOURCE, HERE, THERE = Role(0, 0), Role(1, 0), Role(1, 1)
 ID = derive(ParcelId(SOURCE, 7), HERE)
 ROWS_OF = pa.record_batch({"n": [1, 2]})
-PARCEL = Parcel(ID, Cargo(3, 5, 6, True, 4, None, 99, ROWS_OF), 16)
+PARCEL = Parcel(ID, Cargo(3, 5, 6, True, 4, 80, None, 99, ROWS_OF), 16)
 
 
 @pytest.mark.parametrize(

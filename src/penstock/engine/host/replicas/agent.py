@@ -23,6 +23,7 @@ from penstock.core.control import host_reports as reports
 from penstock.core.control.assignment import Assignment, RecoveryRules
 from penstock.core.control.messages import RoleEnvelopes
 from penstock.core.delivery.ids import ParcelId, Role, member, member_host, member_stage
+from penstock.core.delivery.lane_epochs import SinkEpochs
 from penstock.core.delivery.messages import (
     Collect,
     Collected,
@@ -414,7 +415,7 @@ class ReplicaAgent:
         """A parcel was turned into others."""
         player = runner.player
         if isinstance(runner, SinkRunner):
-            self._completed[runner.node] = runner.completed
+            self._completed[runner.node] = runner.epochs.completed
         stage = player.role.stage
         machine = self.machines.get(stage)
         if machine is not None and machine.players.get(player.role) is player:
@@ -499,7 +500,7 @@ class ReplicaAgent:
         runner = self.host.nodes.get(node)
         if isinstance(runner, ReplicaRunner):
             if isinstance(runner, SinkRunner):
-                self._completed[node] = runner.completed
+                self._completed[node] = runner.epochs.completed
             self.host.remove(node)
             runner.left()
 
@@ -535,8 +536,8 @@ class ReplicaAgent:
             surely = not self._rules.one_machine
             return partial(SourceRunner, **common, log=log_, stall=stall, surely=surely)
         if chain.sinks:
-            completed = self._completed.get(node, -1)
-            return partial(SinkRunner, **common, completed=completed, stall=stall)
+            epochs = SinkEpochs(lanes, self._completed.get(node, -1))
+            return partial(SinkRunner, **common, epochs=epochs, stall=stall)
         return partial(ReplicaRunner, **common)
 
     def _boundaries(self, role: Role) -> BoundaryLog:

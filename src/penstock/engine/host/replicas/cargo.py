@@ -14,6 +14,7 @@ import msgpack
 import pyarrow as pa
 
 from penstock.core.delivery.ids import ParcelId, Role
+from penstock.core.delivery.lane_epochs import LaneRead
 from penstock.core.delivery.messages import (
     Acknowledge,
     Answered,
@@ -52,10 +53,19 @@ class Cargo(NamedTuple):
     """Whether the epoch ended with this read."""
     previous: int
     """The lane's epoch before this one."""
+    previous_us: int | None
+    """The watermark after that one."""
     watermark_us: int | None
     cut_us: int
     rows: Any = None
     """A record batch, or a buffer that holds one; None: there are none."""
+
+    @property
+    def read(self) -> LaneRead:
+        """The place of its read among the epochs of its lane."""
+        return LaneRead(
+            self.epoch, self.first, self.last, self.previous, self.previous_us, self.watermark_us
+        )
 
 
 class Arrival(NamedTuple):
@@ -73,6 +83,7 @@ def message_of(envelope: Envelope, parcel: Parcel, sender: int, target: int) -> 
     """The message that brings a parcel to a role."""
     cargo: Cargo = parcel.payload
     id_ = parcel.id
+    stamp: Any = (envelope.host, *id_.lane, id_.number, id_.branch, *cargo[2:6])
     return Message(
         MARK if cargo.rows is None else DATA,
         cargo.link,
@@ -86,20 +97,21 @@ def message_of(envelope: Envelope, parcel: Parcel, sender: int, target: int) -> 
         cargo.rows,
         parcel.size,
         envelope.target_incarnation,
-        (envelope.host, *id_.lane, id_.number, id_.branch, cargo.first, cargo.last, cargo.previous),
+        stamp,
     )
 
 
 def parcel_of(message: Message) -> Parcel:
     """The parcel that a message brings."""
     stamp: Any = message.stamp
-    _, stage, place, number, branch, first, last, previous = stamp
+    _, stage, place, number, branch, first, last, previous, previous_us = stamp
     cargo = Cargo(
         message.link,
         message.time.epoch,
         first,
         last,
         previous,
+        previous_us,
         message.watermark_us,
         message.cut_us,
         message.payload,
@@ -239,7 +251,7 @@ def _cargo(parcel: Parcel | None) -> tuple[Any, ...]:
     if parcel is None:
         return ()
     cargo: Cargo = parcel.payload
-    return (parcel.size, *cargo[:7], _bytes(cargo.rows))
+    return (parcel.size, *cargo[:8], _bytes(cargo.rows))
 
 
 def _parcel(id_: ParcelId, plain: Any) -> Parcel | None:

@@ -16,11 +16,11 @@ import pyarrow as pa
 
 from penstock.core.control.figures import NodeFigures, ReplicaFigures
 from penstock.core.delivery.ids import Lane, ParcelId, Role
-from penstock.core.delivery.lane_epochs import LaneEpochs
+from penstock.core.delivery.lane_epochs import SinkEpochs
 from penstock.core.delivery.messages import Parcel
 from penstock.core.delivery.player import RolePlayer
 from penstock.core.node.messages import Message
-from penstock.core.progress.marks import EPOCH_END, Completion, MarkAligner
+from penstock.core.progress.marks import Completion
 from penstock.core.time import Time
 from penstock.engine.host.node import PlainRunner
 from penstock.engine.host.replicas.cargo import Cargo, parcel_of
@@ -194,17 +194,13 @@ class SourceRunner(ReplicaRunner):
 class SinkRunner(ReplicaRunner):
     """A sink's role."""
 
-    completed: int = field(kw_only=True)
-    """The last epoch that is published."""
+    epochs: SinkEpochs = field(kw_only=True)
     stall: Stall = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        self._lanes = {lane: LaneEpochs(ways, self.completed) for lane, ways in self.lanes.items()}
-        self._aligner: MarkAligner[Lane] = MarkAligner(self.lanes, self.completed)
-        self._parcels: dict[int, list[ParcelId]] = {}
         self._cuts_us: dict[int, int] = {}
         self._due: list[Completion] = []
-        self.machine.completed_epoch = self.completed
+        self.machine.completed_epoch = self.epochs.completed
 
     @property
     def stalled(self) -> bool:
@@ -216,22 +212,12 @@ class SinkRunner(ReplicaRunner):
 
     def _work(self, parcel: Parcel, message: Message) -> None:
         cargo: Cargo = parcel.payload
-        if cargo.epoch <= self.completed:
+        if cargo.epoch <= self.epochs.completed:
             self.agent.processed(self, parcel.id, {})
             return
         self._deliver_rows(cargo, message.time)
-        self._parcels.setdefault(cargo.epoch, []).append(parcel.id)
         self._cuts_us[cargo.epoch] = max(cargo.cut_us, self._cuts_us.get(cargo.epoch, 0))
-        lane = parcel.id.lane
-        for epoch, watermark_us in self._lanes[lane].came(
-            parcel.id.number,
-            cargo.epoch,
-            cargo.first,
-            cargo.last,
-            cargo.previous,
-            cargo.watermark_us,
-        ):
-            self._due += self._aligner.mark(lane, epoch, watermark_us)
+        self._due += self.epochs.came(parcel.id, cargo.read)
         if self._due:
             self._publish()
 
@@ -249,25 +235,19 @@ class SinkRunner(ReplicaRunner):
             self._published(due.epoch)
 
     def _published(self, epoch: int) -> None:
-        self.completed = self.machine.completed_epoch = epoch
+        self.machine.completed_epoch = epoch
         cuts = [self._cuts_us.pop(e) for e in list(self._cuts_us) if e <= epoch]
         self._completed(epoch, max(cuts, default=0))
-        if epoch >= EPOCH_END:
-            # Its parcels are never done with: the next player of the role has to end, too.
+        for id_ in self.epochs.published(epoch):
+            self.agent.processed(self, id_, {})
+        if self.epochs.ended:
             self.machine.finished = True
             self._finish()
-            return
-        for done in [e for e in self._parcels if e <= epoch]:
-            for id_ in self._parcels.pop(done):
-                self.agent.processed(self, id_, {})
 
     def missing(self) -> str | None:
         """Say what is needed and will never come, if there is anything."""
-        if self.queue:
+        found = None if self.queue else self.epochs.missing(self.player.inputs_floor())
+        if found is None:
             return None
-        floors = self.player.inputs_floor()
-        for lane, epochs in self._lanes.items():
-            number = epochs.missing(floors.get(lane, 0))
-            if number is not None and epochs.completed < EPOCH_END:
-                return f"read {number} of source {lane.stage}, shard {lane.place}"
-        return None
+        lane, number = found
+        return f"read {number} of source {lane.stage}, shard {lane.place}"

@@ -8,7 +8,7 @@ again along the others.  Where the source ended an epoch the note has what other
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +63,8 @@ class NumberedSource(SourceDriver):
     read_to: int = 0
     """Rows of the shard that were read so far."""
     previous: int = -1
+    previous_us: int | None = None
+    """The watermark after the previous epoch."""
     first: int = 1
     noted: int = 0
     """The greatest number that was noted; what is read again need not be."""
@@ -81,6 +83,8 @@ class NumberedSource(SourceDriver):
             if base.get("state"):
                 self.chain.restore_watermarks(base["state"])
             self._after(base)
+            given_us = base.get("given_us", base.get("watermark_us"))
+            self.previous_us = _least(self.chain.restate(base["epoch"], given_us))
             if base["epoch"] >= EPOCH_END:  # all of it was read
                 self.ended = True
                 self.reader.close()
@@ -180,16 +184,13 @@ class NumberedSource(SourceDriver):
         if not self._open:
             self.first = self.number
         epoch, self._had = self._epoch, False
-        watermark_us = None
-        if last:
-            after = self.chain.complete(epoch, given_us).values()
-            known = [one for one in after if one is not None]
-            watermark_us = min(known) if known and len(known) == len(after) else None
-        cargo = Cargo(-1, epoch, self.first, last, self.previous, watermark_us, cut_us)
+        watermark_us = _least(self.chain.complete(epoch, given_us)) if last else None
+        before = (self.previous, self.previous_us)
+        cargo = Cargo(-1, epoch, self.first, last, *before, watermark_us, cut_us)
         note = None if self.number <= self.noted else self._note(cargo, given_us)
         self._open = not last
         if last:
-            self.previous = epoch
+            self.previous, self.previous_us = epoch, watermark_us
         if self.leave is not None:
             self.leave(cargo, note, last)
 
@@ -211,3 +212,9 @@ class NumberedSource(SourceDriver):
             record["offset"] = self.read_to
             record["state"] = self.chain.watermark_state()
         return record
+
+
+def _least(after: Mapping[int, int | None]) -> int | None:
+    """The watermark of a lane, given that of each link out of its source."""
+    known = [one for one in after.values() if one is not None]
+    return min(known) if known and len(known) == len(after) else None
