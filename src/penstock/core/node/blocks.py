@@ -29,8 +29,7 @@ rows of a later epoch.  A replay takes rows of epochs after all that it repeats:
 skipped an epoch, its next mark lies behind them.  These wait until what is owed is saved.  Else,
 where all nodes hold their input for each other's checkpoints, this one would wait for the end of an
 epoch that the hold keeps from ending.  Where the last epoch that is repeated is one that senders
-skip here, only the epoch after it completes both: its rows come in when the frontier has passed all
-that could be repeated, whatever is owed.
+skip here, the epoch after it completes both: it is repeated, too, once the frontier has come to it.
 """
 
 from __future__ import annotations
@@ -151,20 +150,22 @@ class Blocks:
             if effects:
                 return effects
         effects = self._saved_now(completed) if may_save else []
-        if self._has_repeated(least_open, completed):
-            self._repeats = EPOCH_END
+        if self._goes_on(least_open, completed):
+            done = completed >= self._repeats
+            self._repeats = EPOCH_END if done else min(least_open, EPOCH_END)
             effects += self._admitted()
         return effects
 
     def is_owed(self, least_open: int, completed: int, may_save: bool) -> bool:
         """Whether a replay left something to do: a block to save, or rows that may go on."""
-        return (may_save and self._owes(completed)) or self._has_repeated(least_open, completed)
+        return (may_save and self._owes(completed)) or self._goes_on(least_open, completed)
 
     def _owes(self, completed: int) -> bool:
         """Whether a block that has ended can be saved now: all that was let in is complete."""
         return self._owed and completed >= max(self._given, self._newest)
 
-    def _has_repeated(self, least_open: int, completed: int) -> bool:
+    def _goes_on(self, least_open: int, completed: int) -> bool:
+        """Whether all is repeated and saved, or the last epoch to repeat is one that was skipped."""
         if self._repeats == EPOCH_END:
             return False
         if completed >= self._repeats:

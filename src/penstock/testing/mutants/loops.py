@@ -159,7 +159,7 @@ def ends_blocks_early(
 
 @mutant(
     "rows after a repeated epoch that senders skip come in",
-    f"{_BLOCKS}._has_repeated",
+    f"{_BLOCKS}._goes_on",
     flows=Flows.TWO_LOOPS_MIXED,
     seed=899,
 )

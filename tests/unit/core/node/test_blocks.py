@@ -130,12 +130,13 @@ def test_rows_after_a_repeated_epoch_that_senders_skip_come_in_before_what_is_ow
     blocks.closed([(1, None, 0)])
     assert run(blocks, 2, -1, may_save=False) == [done(1)]
     assert not blocks.let_in(rows(4))
+    assert not blocks.let_in(rows(5))
     blocks.closed([(4, None, 0)])
     assert not blocks.is_owed(3, 1, may_save=False)
     assert blocks.is_owed(4, 1, may_save=False)
     assert run(blocks, 4, 1, may_save=False) == [Admit(rows(4))]
     assert run(blocks, 5, 1, may_save=False) == [done(4)]
-    assert run(blocks, 5, 4) == [SaveBlock()]
+    assert run(blocks, 5, 4) == [SaveBlock(), Admit(rows(5))]
 
 
 def test_nothing_is_saved_while_epochs_of_the_block_are_not_complete() -> None:
