@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import penstock
@@ -105,26 +105,41 @@ def reached_by(seeds: range) -> Reached:
 
 
 class _Tracer:
-    """Notes lines of ``core/``; other files are not traced."""
+    """Notes which statements of ``core/`` run; code that has nothing new to show runs untraced."""
 
     def __init__(self) -> None:
         self.lines: set[tuple[str, int]] = set()
-        self._modules: dict[str, str | None] = {}
+        self._by_code: dict[CodeType, _Code | None] = {}
 
     def called(self, frame: FrameType, event: str, arg: Any) -> Any:
-        file = frame.f_code.co_filename
-        if file not in self._modules:
-            path = Path(file)
-            inside = path.is_relative_to(ROOT / "core")
-            self._modules[file] = _module(path) if inside else None
-        return None if self._modules[file] is None else self.line
+        code = frame.f_code
+        try:
+            found = self._by_code[code]
+        except KeyError:
+            found = self._by_code[code] = self._of(code)
+        return found.line if found is not None and found.waiting else None
+
+    def _of(self, code: CodeType) -> _Code | None:
+        path = Path(code.co_filename)
+        if not path.is_relative_to(ROOT / "core"):
+            return None
+        return _Code(_module(path), code, self.lines)
+
+
+class _Code:
+    """The lines of one piece of code that no run has reached so far."""
+
+    def __init__(self, module: str, code: CodeType, lines: set[tuple[str, int]]) -> None:
+        self._module = module
+        self._lines = lines
+        known = statements(module)
+        self.waiting = {line for _, _, line in code.co_lines() if line in known}
 
     def line(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if event == "line":
-            module = self._modules[frame.f_code.co_filename]
-            if module is not None:
-                self.lines.add((module, frame.f_lineno))
-        return self.line
+        if event == "line" and frame.f_lineno in self.waiting:
+            self.waiting.discard(frame.f_lineno)
+            self._lines.add((self._module, frame.f_lineno))
+        return self.line if self.waiting else None
 
 
 def _file_report(module: str, reached: set[tuple[str, int]]) -> _Report:
