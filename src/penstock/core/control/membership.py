@@ -319,6 +319,8 @@ class MembershipMachine:
         """A host has its assignment; nodes follow if there is recovery."""
         if not self.policy.recovers:
             return [*self.life.ready(host)]
+        if self.life.phase in (FlowPhase.ENDING, FlowPhase.ENDED):
+            return []  # it was stopped, or has failed, while it started
         roster, cause = self.roster, self.cause
         running = self.life.phase is not FlowPhase.PREPARING
         roster.assigned.add(host)

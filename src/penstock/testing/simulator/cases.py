@@ -9,6 +9,7 @@ never changes what a name runs:
     planned:rough:7         laid out as by the planner; hosts, links, store and clocks misbehave
     fan_out:852             two shards of everything, an exchange that feeds several branches
     replicas:3022           stages of replicas: rings, take-over, records of tuples
+    hosts:12                the life of a flow on its hosts: start, losses, giving up, end
     planned:rough:long:7    many epochs; logs are turned on and off, hosts and driver freeze long
 """
 
@@ -19,10 +20,11 @@ from random import Random
 
 from penstock.errors import SettingsError
 
-__all__ = ["LAYOUTS", "REPLICAS", "SWITCHES", "Case", "case_of"]
+__all__ = ["LAYOUTS", "LIVES", "REPLICAS", "SWITCHES", "Case", "case_of"]
 
-LAYOUTS = ("layers", "two_loops", "planned", "fan_out", "replicas")
+LAYOUTS = ("layers", "two_loops", "planned", "fan_out", "replicas", "hosts")
 REPLICAS = "replicas"
+LIVES = "hosts"
 SWITCHES = ("mixed", "promised", "rough", "long")
 
 PLANNED_SHARE = 0.3
@@ -34,6 +36,7 @@ PROMISED_SHARE = 0.4
 REPLICAS_SHARE = 0.25
 ROUGH_SHARE = 0.6
 LONG_SHARE = 0.1
+LIVES_SHARE = 0.08
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ class Case:
     @classmethod
     def drawn(cls, seed: int) -> Case:
         """What a number alone stands for."""
+        if Random(f"layout of {seed}").random() < LIVES_SHARE:
+            return cls(seed, LIVES)
         random = Random(f"switches of {seed}")
         rough = random.random() < ROUGH_SHARE
         if random.random() < REPLICAS_SHARE:
