@@ -9,6 +9,7 @@ never changes what a name runs:
     planned:rough:7         laid out as by the planner; hosts, links, store and clocks misbehave
     fan_out:852             two shards of everything, an exchange that feeds several branches
     replicas:3022           stages of replicas: rings, take-over, records of tuples
+    plain:3                 a flow without recovery, connections that break, windows that fill
     hosts:12                the life of a flow on its hosts: start, losses, giving up, end
     planned:rough:long:7    many epochs; logs are turned on and off, hosts and driver freeze long
 """
@@ -20,11 +21,12 @@ from random import Random
 
 from penstock.errors import SettingsError
 
-__all__ = ["LAYOUTS", "LIVES", "REPLICAS", "SWITCHES", "Case", "case_of"]
+__all__ = ["LAYOUTS", "LIVES", "PLAIN", "REPLICAS", "SWITCHES", "Case", "case_of"]
 
-LAYOUTS = ("layers", "two_loops", "planned", "fan_out", "replicas", "hosts")
+LAYOUTS = ("layers", "two_loops", "planned", "fan_out", "replicas", "hosts", "plain")
 REPLICAS = "replicas"
 LIVES = "hosts"
+PLAIN = "plain"
 SWITCHES = ("mixed", "promised", "rough", "long")
 
 PLANNED_SHARE = 0.3
@@ -37,6 +39,7 @@ REPLICAS_SHARE = 0.25
 ROUGH_SHARE = 0.6
 LONG_SHARE = 0.1
 LIVES_SHARE = 0.08
+PLAIN_SHARE = 0.02
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,9 @@ class Case:
     @classmethod
     def drawn(cls, seed: int) -> Case:
         """What a number alone stands for."""
-        if Random(f"layout of {seed}").random() < LIVES_SHARE:
-            return cls(seed, LIVES)
+        way = Random(f"layout of {seed}").random()
+        if way < LIVES_SHARE + PLAIN_SHARE:
+            return cls(seed, LIVES if way < LIVES_SHARE else PLAIN)
         random = Random(f"switches of {seed}")
         rough = random.random() < ROUGH_SHARE
         if random.random() < REPLICAS_SHARE:
