@@ -27,7 +27,7 @@ LAYOUTS = ("layers", "two_loops", "planned", "fan_out", "replicas", "hosts", "pl
 REPLICAS = "replicas"
 LIVES = "hosts"
 PLAIN = "plain"
-SWITCHES = ("mixed", "promised", "rough", "long")
+SWITCHES = ("mixed", "promised", "rough", "long", "often")
 
 PLANNED_SHARE = 0.3
 TWO_LOOPS_SHARE = 0.1
@@ -38,8 +38,10 @@ PROMISED_SHARE = 0.4
 REPLICAS_SHARE = 0.25
 ROUGH_SHARE = 0.6
 LONG_SHARE = 0.1
+OFTEN_SHARE = 0.3
+"""Share of the flows of replicas that tell each other things often."""
 LIVES_SHARE = 0.08
-PLAIN_SHARE = 0.02
+PLAIN_SHARE = 0.03
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Case:
     """A seed and its switches.
 
     >>> Case.parse("layers:mixed:1371")
-    Case(seed=1371, layout='layers', mixed=True, promised=False, rough=False, long=False)
+    Case(seed=1371, layout='layers', mixed=True, promised=False, rough=False, long=False, often=False)
     >>> str(Case(7, "planned", rough=True))
     'planned:rough:7'
     """
@@ -62,6 +64,8 @@ class Case:
     """Hosts freeze, links break, the store and the clocks misbehave."""
     long: bool = False
     """Many epochs, in which logs are turned on and off; what freezes does so for long."""
+    often: bool = False
+    """(Replicas) what comes is told as soon as there is enough of it, not only now and then."""
 
     @classmethod
     def parse(cls, name: str) -> Case:
@@ -97,7 +101,8 @@ class Case:
     def of_replicas(cls, seed: int) -> Case:
         """What a number stands for where only replicas are simulated."""
         rough = Random(f"switches of {seed}").random() < ROUGH_SHARE
-        return cls(seed, REPLICAS, rough=rough)
+        often = Random(f"pace of {seed}").random() < OFTEN_SHARE
+        return cls(seed, REPLICAS, rough=rough, often=often)
 
     def __str__(self) -> str:
         on = [switch for switch in SWITCHES if getattr(self, switch)]

@@ -120,7 +120,7 @@ class Driver:
         )
         policy = MembershipPolicy(
             recovers=shape.recovers,
-            interval_ms=INTERVAL_MS,
+            interval_ms=0 if shape.trouble == "alone" else INTERVAL_MS,
             timeout_ms=TIMEOUT_MS,
             host_timeout_ms=HOST_TIMEOUT_MS,
             beat_ms=BEAT_MS,
@@ -295,8 +295,8 @@ class Driver:
         return current == hosts and all(self._saving.get(node, False) for node in saving)
 
     def stop(self) -> None:
-        """A person stops the flow."""
-        self.stopped_early = self.life.phase in (FlowPhase.LAUNCHING, FlowPhase.PREPARING)
+        """A person stops the flow; once more changes nothing."""
+        self.stopped_early |= self.life.phase in (FlowPhase.LAUNCHING, FlowPhase.PREPARING)
         self.perform([*self.life.stop_asked(self.now_ms)])
 
     def perform(self, effects: list[Effect], event: MembershipEvent | None = None) -> None:
@@ -421,6 +421,7 @@ class Driver:
             case FollowNodes(_, host, nodes):
                 told = self.followers.begin(host, nodes)
                 self.monitor.follows(host, nodes, told)
+                self.monitor.stated(self.followers.status())
                 self._tell(told)
             case StopFollowing(_, hosts):
                 self.monitor.stops(hosts)
@@ -491,6 +492,9 @@ class Driver:
                 return
             epoch = world.start_epoch(node, incarnation)
             host.nodes[node] = NodeRun(node, incarnation, epoch, care, world.heard[node])
+            if world.shape.trouble == "brittle" and epoch >= 0 and host.number:
+                world.kill(host)
+                return
             world.say(host, Started(node, incarnation, epoch))
 
         world.order(at, start)

@@ -11,11 +11,13 @@ if TYPE_CHECKING:
 
 __all__ = ["FAULTS", "LIFE", "plan_faults", "strike"]
 
-LIFE = ("raised", "failed", "stopped", "stuck", "deadly", "cut_short")
+LIFE = ("raised", "failed", "stopped", "stuck", "deadly", "cut_short", "left", "lull")
 """What happens in lives only: stages raise, people stop, processes do not end, rows are deadly."""
+LULL_MS = 61_000
 FAULTS = (
     *("host", "host", "several_hosts", "freeze", "suspicion", "connection", "driver"),
     *("raised", "failed", "stopped", "stuck", "cut_short"),
+    *("stopped", "left", "lull"),
 )
 
 
@@ -31,7 +33,7 @@ def strike(world: World, what: str) -> None:
     """Something fails now."""
     random, driver = world.random, world.driver
     workers = [host for host in world.workers() if host.number not in driver.fenced]
-    if driver.life.phase in (FlowPhase.ENDING, FlowPhase.ENDED) and what in ("driver", "stopped"):
+    if driver.life.phase in (FlowPhase.ENDING, FlowPhase.ENDED) and what in ("driver", "lull"):
         return
     if not workers and what not in ("driver", "stopped"):
         return
@@ -61,5 +63,10 @@ def strike(world: World, what: str) -> None:
             driver.stop()
         case "stuck":
             chosen[0].stuck = True
+        case "left":
+            driver.expects_failure = True
+            world.ended(chosen[0])
+        case "lull":
+            world.lull_ms = world.now_ms + LULL_MS
         case "cut_short":
             world.cut_short = True

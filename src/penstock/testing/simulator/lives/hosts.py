@@ -95,7 +95,7 @@ class Host:
     # -- time passes -----------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Work, beat, watch, follow."""
+        """Work, follow, beat and watch."""
         world = self.world
         if self.ends and not self.stuck:
             world.ended(self)
@@ -103,9 +103,16 @@ class Host:
         for run in list(self.nodes.values()):
             if self.alive and world.random.random() < PACE:
                 self._work(run)
-        if not self.alive:
+        if self.alive:
+            self._follow()
+            self.rest()
+
+    def rest(self) -> None:
+        """Beat and watch."""
+        world = self.world
+        if self.ends and not self.stuck:
+            world.ended(self)
             return
-        self._follow()
         if world.now_ms >= self.beats_ms:
             self.beats_ms = world.now_ms + BEAT_MS
             self._beat()
@@ -200,6 +207,9 @@ class Host:
             if announces:
                 self.world.say_and_wait(self, HostWorking(self.number, words))
             if deadly.intersection(piece):
+                if shape.trouble == "raises" and self.number:
+                    self.raises(restarts=True)
+                    return False
                 if shape.speaks:
                     last = HostWorking(self.number, words._replace(status=3))
                     self.world.say_and_wait(self, last)

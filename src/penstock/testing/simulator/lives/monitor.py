@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from penstock.core.control.controller import END_MS, LEAVE_MS, Failure, FlowPhase
 from penstock.core.control.deadly_rows import SkippedRow
-from penstock.core.control.followers import TellFollow
-from penstock.core.control.giving_up import LOSSES_MAX
+from penstock.core.control.followers import Following, TellFollow
+from penstock.core.control.giving_up import LOSSES_MAX, QUIET_MS
 from penstock.core.progress.marks import EPOCH_END
 from penstock.testing.simulator.lives.shape import STAGE
 from penstock.testing.simulator.violations import Violation
@@ -42,6 +42,7 @@ class Monitor:
         self._driver = driver
         self._losses: dict[int, int] = {}
         """Per node: how often it was lost since it got any further."""
+        self._lost_ms: dict[int, int] = {}
         self._best: dict[int, int] = {}
         self.raised: str | None = None
         """What a stage raised that does not want to be started again."""
@@ -72,6 +73,9 @@ class Monitor:
         rows = sum(len(shape.deadly[node]) for node in shape.skipping)
         allowed = LOSSES_MAX + NARROWING * rows
         for node in nodes:
+            if self._world.now_ms - self._lost_ms.get(node, self._world.now_ms) > QUIET_MS:
+                self._losses.pop(node, None)
+            self._lost_ms[node] = self._world.now_ms
             self._losses[node] = losses = self._losses.get(node, 0) + 1
             if losses > allowed:
                 raise Violation("gives up", f"node {node} was lost {losses} times, and goes on")
@@ -186,6 +190,15 @@ class Monitor:
         heard = {n: news for tell in told if tell.host == host for n, news in tell.nodes.items()}
         if heard != wanted:
             raise Violation("followers", f"host {host} hears of {heard}, there are {wanted}")
+
+    def stated(self, status: Iterable[Following]) -> None:
+        """What people are told of those that follow."""
+        states = self._driver.present_states()
+        for one in status:
+            nodes = self._following[one.host]
+            wanted = [node for node in states if nodes is None or node in nodes]
+            if one.nodes != len(wanted) or one.bytes != sum(states[n].size for n in wanted):
+                raise Violation("followers", f"{one} follows {wanted}")
 
     def stops(self, hosts: Iterable[int]) -> None:
         """Hosts follow nothing any more."""

@@ -11,6 +11,13 @@ __all__ = ["SINK", "STAGE", "Shape", "describe", "shape_of"]
 
 STAGE, SINK = "work", "out"
 EPOCHS = (6, 12, 25, 50)
+TROUBLES = {
+    "raises": "a stage that meets a deadly row raises, and wants to be started again",
+    "brittle": "no process survives that the state of a node is restored",
+    "stillborn": "processes die before they can register",
+    "slow": "no host is launched in the place of a lost one",
+    "alone": "hosts do not watch each other",
+}
 ROWS = (1, 3, 40, 90)
 """Rows of a batch; more than a stage is called with one by one when they are suspects."""
 
@@ -40,6 +47,8 @@ class Shape:
     """Per node: the digests of the rows that end its process."""
     speaks: bool
     """Whether a process that is ended by a row says so first, as with ``os._exit``."""
+    trouble: str
+    """What else is wrong with it: one of ``TROUBLES``."""
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -112,6 +121,7 @@ def shape_of(random: Random) -> Shape:
         skipping=skipping,
         deadly=deadly,
         speaks=random.random() < 0.3,
+        trouble=_trouble(random, bool(skipping)),
     )
     for node in deadly:
         number = random.choice((1, 2)) if node in skipping else 1
@@ -119,6 +129,12 @@ def shape_of(random: Random) -> Shape:
             random.choice(shape.batch(node, random.randrange(epochs))) for _ in range(number)
         )
     return shape
+
+
+def _trouble(random: Random, skips: bool) -> str:
+    """Mostly none."""
+    what = random.choice(sorted(TROUBLES)) if random.random() < 0.2 else ""
+    return "" if what == "raises" and skips else what
 
 
 def describe(shape: Shape) -> list[str]:
@@ -131,6 +147,8 @@ def describe(shape: Shape) -> list[str]:
     for place, stage in enumerate(shape.stages):
         where = ", ".join(f"{node} at {shape.homes[node]}" for node in stage)
         lines.append(f"stage {place}: {where}")
+    if shape.trouble:
+        lines.append(TROUBLES[shape.trouble])
     for node, rows in shape.deadly.items():
         kind = "may pass over" if node in shape.skipping else "does not survive"
         lines.append(f"node {node} {kind} rows {sorted(rows)}")

@@ -68,6 +68,8 @@ class World:
         """What the driver knows of that."""
         self.incarnations = dict.fromkeys(self.shape.nodes, 0)
         self.connected: set[tuple[int, int]] = set()
+        self.lull_ms = 0
+        """Nothing comes before then, and all nodes rest."""
         self.cut_short = False
         """Whether a process dies in the middle of the next call that it announces."""
         self.sees = self.random.random() < 0.4
@@ -117,8 +119,10 @@ class World:
         while self._due and self._due[0][0] <= self.now_ms:
             heapq.heappop(self._due)[2]()
         for host in list(self.hosts):
-            if host.is_awake:
+            if host.is_awake and self.now_ms >= self.lull_ms:
                 host.tick()
+            elif host.is_awake:
+                host.rest()
         self.hosts = [host for host in self.hosts if host.alive]
         self.driver.time_passed()
 
@@ -204,7 +208,10 @@ class World:
     def launch(self, slot: int, run: int) -> None:
         """The cluster manager runs a job."""
         self._jobs[run, slot] = _Job()
-        self._attempt(run, slot)
+        if self.shape.trouble != "slow" or slot <= self.shape.hosts + self.shape.standby:
+            self._attempt(run, slot)
+        elif self.random.random() < 0.2:
+            self.later(7_000, lambda: self._attempt(run, slot))
 
     def _attempt(self, run: int, slot: int) -> None:
         """A process comes up soon, or dies before it can say so."""
@@ -216,7 +223,7 @@ class World:
             if run != self.driver.run or job.over:
                 return
             host = self._start_host(number)
-            if self.random.random() < 0.02:
+            if self.random.random() < (0.9 if self.shape.trouble == "stillborn" else 0.02):
                 self.kill(host)
             else:
                 self.say(host, HostCameUp(number, f"host {number}", number))
