@@ -1,8 +1,9 @@
 """Clocks: how far a node has come, and how far back its log reaches.
 
 :class:`Position` is the part of the thesis's inverted tree of clocks (Sections 3.1.1 and 3.4.1)
-that an edge needs in order to resume, made constant in size by epochs: a node that completed epoch e has handled everything up to e from *all* its ancestors, so
-one number stands for a clock of every shard.  What lies beyond a position is
+that an edge needs in order to resume, made constant in size by epochs: a node that completed epoch
+e has handled everything up to e from *all* its ancestors, so one number stands for a clock of every
+shard. What lies beyond a position is
 
     data with  stamp > position.stamp  and  epoch > position.epoch
     marks with                              epoch > position.epoch

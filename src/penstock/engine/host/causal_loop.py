@@ -21,7 +21,6 @@ from penstock.core.node.blocks import (
 )
 from penstock.core.node.causal_effects import Flushed
 from penstock.core.node.messages import Deliver, Message
-from penstock.core.progress.marks import EPOCH_END
 from penstock.core.time import Time
 from penstock.engine.host.clean_node import HoldingRunner
 from penstock.engine.host.node import NodeRunner

@@ -8,8 +8,9 @@ in its epoch, before the epoch is complete there; nothing may wait for ever.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from penstock.core.channel import ChannelReceiver, ChannelSender
@@ -120,18 +121,12 @@ class PlainWorld:
         nodes = [n for n in sorted(self._nodes) if self._can_work(n)]
         wires = [key for key, channel in sorted(self._channels.items()) if channel.wire]
         backs = [key for key, channel in sorted(self._channels.items()) if channel.back]
-        choices = [*(("node", n) for n in nodes), *(("wire", k) for k in wires)]
-        choices += [("back", key) for key in backs]
-        if not choices:
-            return False
-        what, which = random.choice(choices)
-        if what == "node":
-            self._work(which)
-        elif what == "wire":
-            self._arrive(which)
-        else:
-            self._acknowledge(which)
-        return True
+        choices: list[Callable[[], None]] = [partial(self._work, node) for node in nodes]
+        choices += [partial(self._arrive, key) for key in wires]
+        choices += [partial(self._acknowledge, key) for key in backs]
+        if choices:
+            random.choice(choices)()
+        return bool(choices)
 
     def _can_work(self, node: int) -> bool:
         """Whether a node has something to do, and all that it may send to have room."""

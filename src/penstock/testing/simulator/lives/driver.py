@@ -254,9 +254,10 @@ class Driver:
 
     def unstarted(self) -> list[int]:
         """Nodes that run nowhere."""
-        if not self._world.shape.recovers:
-            return []
-        return sorted(self.incarnations.keys() - self._started)
+        if self._world.shape.recovers:
+            return sorted(self.incarnations.keys() - self._started)
+        hosts = {node: self._world.present(at) for node, at in self.placement.items()}
+        return [node for node, at in hosts.items() if at is not None and node not in at.nodes]
 
     # -- the machines ----------------------------------------------------------------------------
 

@@ -26,7 +26,9 @@ def plan_faults(world: World) -> None:
     random = world.random
     number = random.choice((0, 0, 1, 2, 3, 5))
     last_ms = random.choice((400, 3_000, 10_000))
-    world.pending = sorted((random.randint(50, last_ms), random.choice(FAULTS)) for _ in range(number))
+    world.pending = sorted(
+        (random.randint(50, last_ms), random.choice(FAULTS)) for _ in range(number)
+    )
 
 
 def strike(world: World, what: str) -> None:

@@ -141,9 +141,7 @@ class Host:
                 continue
             if isinstance(effect, SendPing):
                 load = world.random.randint(0, 100)
-                other.heard_of_ring(
-                    other.ring.pinged(self.number, effect.beat, effect.loads, load)
-                )
+                other.heard_of_ring(other.ring.pinged(self.number, effect.beat, effect.loads, load))
             elif isinstance(effect, SendPong):
                 other.ring.ponged(self.number, effect.loads, world.now_ms + other.offset_ms)
 

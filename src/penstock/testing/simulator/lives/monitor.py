@@ -30,6 +30,9 @@ __all__ = ["DRAIN_MS", "START_MS", "Monitor"]
 
 DRAIN_MS, START_MS = 2_000, 8_000
 SLACK_MS = 200
+FEW = 3
+_ENDING = ("host", "several_hosts", "freeze", "suspicion", "raised", "driver", "cut_short")
+"""Faults by which hosts are lost, whatever they work on."""
 NARROWING = 6
 """Losses in a row that may narrow down which of a node's deadly rows it is."""
 
@@ -89,6 +92,11 @@ class Monitor:
         losses = {node: self._losses.get(node, 0) + 1 for node in nodes}
         if not shape.recovers:
             return
+        faults = sum(self._world.faults[what] for what in _ENDING)
+        rows = self._world.faults["deadly"]
+        can_go_on = shape.deadly and not shape.is_hopeless and not shape.trouble
+        if can_go_on and rows > LOSSES_MAX - faults and faults <= FEW and losses:
+            raise Violation("gives up", f"the rows could be passed over: {message}")
         raised = failure["type"] != "HostLostError"
         if max(losses.values(), default=LOSSES_MAX + 1) <= LOSSES_MAX:
             raise Violation("gives up", f"after {losses} losses: {message}")
@@ -103,9 +111,8 @@ class Monitor:
         if not named:
             raise Violation("gives up", f"{known} names none of {list(losses)}")
         doomed = [node for node in losses if node in shape.deadly and node not in shape.skipping]
-        died_of_rows = self._world.faults["deadly"] > LOSSES_MAX and sum(
-            self._world.faults[what] for what in ("host", "several_hosts", "freeze", "suspicion")
-        ) == 0
+        faults = self._world.faults
+        died_of_rows = faults["deadly"] > LOSSES_MAX and not any(faults[what] for what in _ENDING)
         if doomed and died_of_rows and known.get("stage") != STAGE:
             raise Violation("gives up", f"{known} does not say what ends node {doomed}")
 
@@ -195,6 +202,8 @@ class Monitor:
         """What people are told of those that follow."""
         states = self._driver.present_states()
         for one in status:
+            if one.host not in self._following:
+                raise Violation("followers", f"host {one.host} is told of what it does not follow")
             nodes = self._following[one.host]
             wanted = [node for node in states if nodes is None or node in nodes]
             if one.nodes != len(wanted) or one.bytes != sum(states[n].size for n in wanted):

@@ -1,4 +1,4 @@
-"""What a simulated life is about: nodes, hosts, settings, and rows that processes do not survive."""
+"""What a simulated life is about: nodes, hosts, settings, rows that processes do not survive."""
 
 from __future__ import annotations
 
