@@ -498,7 +498,10 @@ class MembershipMachine:
             effects.append(FenceHost(cause, number))
         fresh = self._fresh(member) if replacement is None else replacement
         spare = self.roster.replace(number, fresh, now_ms)
-        effects.append(PlaceNodes(cause, number, fresh if spare is None else spare))
+        heir = fresh if spare is None else spare
+        if self.policy.followed:
+            effects.append(StopFollowing(cause, tuple(sorted({number, heir}))))
+        effects.append(PlaceNodes(cause, number, heir))
         if replacement is None and not is_retry(fresh):
             effects.append(LaunchHost(cause, fresh))
         return effects

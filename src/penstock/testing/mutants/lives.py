@@ -125,17 +125,6 @@ def takes_all_for_current(real: Replacement, *_: Any) -> bool:
     return True
 
 
-@mutant("checkpoints of the present incarnation count", f"{_FOLLOWERS}.saved", flows=Flows.LIVES)
-def follows_the_fenced(real: Replacement, self: Any, node: int, state: Any) -> list[Any]:
-    now = self._incarnations
-    self._incarnations = lambda: {**now(), node: state.incarnation}
-    try:
-        told: list[Any] = real(self, node, state)
-    finally:
-        self._incarnations = now
-    return told
-
-
 @mutant(
     "who takes nodes over keeps up with nothing else",
     "penstock.core.control.membership:MembershipMachine._lose",

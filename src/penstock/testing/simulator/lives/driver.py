@@ -60,7 +60,7 @@ from penstock.testing.simulator.lives.monitor import DRAIN_MS, START_MS, Monitor
 if TYPE_CHECKING:
     from penstock.testing.simulator.lives.world import World
 
-__all__ = ["Completed", "Driver", "Followed", "Report", "SavedState", "Started"]
+__all__ = ["Completed", "Driver", "StateFollowed", "Report", "SavedState", "Started"]
 
 HOST_TIMEOUT_MS = 6_000
 
@@ -89,14 +89,14 @@ class SavedState(NamedTuple):
     news: CheckpointNews
 
 
-class Followed(NamedTuple):
+class StateFollowed(NamedTuple):
     """A host has the state of a checkpoint in memory."""
 
     node: int
     key: int
 
 
-Report = MembershipEvent | Started | Completed | SavedState | Followed
+Report = MembershipEvent | Started | Completed | SavedState | StateFollowed
 
 
 class Driver:
@@ -191,7 +191,7 @@ class Driver:
                 self._completed(node, incarnation, epoch)
             case SavedState(node, news):
                 self._saved(node, news)
-            case Followed(node, key):
+            case StateFollowed(node, key):
                 self.followers.followed(host, node, key)
             case HostRaised(_, failure, restarts):
                 if not (restarts and self.membership.recovers):
@@ -390,6 +390,7 @@ class Driver:
         match effect:
             case PlaceNodes(_, lost, heir):
                 self.monitor.lost(lost, self.membership.nodes_of(lost))
+                self.monitor.takes([heir])
                 self.placement.update(dict.fromkeys(self.membership.nodes_of(lost), heir))
             case StartAllNodes():
                 self._recover(self.incarnations)

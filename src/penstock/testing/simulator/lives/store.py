@@ -8,10 +8,10 @@ from typing import NamedTuple
 from penstock.core.control.deadly_rows import SkippedRow
 from penstock.core.control.host_orders import CheckpointNews
 
-__all__ = ["Saved", "Store"]
+__all__ = ["SavedAt", "LifeStore"]
 
 
-class Saved(NamedTuple):
+class SavedAt(NamedTuple):
     """A checkpoint of a node."""
 
     news: CheckpointNews
@@ -19,19 +19,19 @@ class Saved(NamedTuple):
 
 
 @dataclass
-class Store:
+class LifeStore:
     """Outlives every driver."""
 
-    saved: dict[int, list[Saved]] = field(default_factory=dict)
+    saved: dict[int, list[SavedAt]] = field(default_factory=dict)
     skipped: list[SkippedRow] = field(default_factory=list)
     committed: int = -1
     """The last epoch that is recorded as complete at all sinks."""
 
-    def save(self, node: int, incarnation: int, epoch: int) -> Saved:
+    def save(self, node: int, incarnation: int, epoch: int) -> SavedAt:
         """A node saves; keys go on from the newest checkpoint that counts."""
         kept = self.saved.setdefault(node, [])
         key = kept[-1].news.key + 1 if kept else 1
-        kept.append(Saved(CheckpointNews(incarnation, key, 100 + epoch), epoch))
+        kept.append(SavedAt(CheckpointNews(incarnation, key, 100 + epoch), epoch))
         return kept[-1]
 
     def restarted(self, node: int, damaged: bool) -> int:

@@ -22,15 +22,15 @@ from penstock.testing.simulator.cases import Case
 from penstock.testing.simulator.lives.driver import (
     Completed,
     Driver,
-    Followed,
     Report,
     SavedState,
+    StateFollowed,
 )
 from penstock.testing.simulator.lives.faults import plan_faults, strike
 from penstock.testing.simulator.lives.hosts import INTERVAL_MS, TIMEOUT_MS, Host, NodeRun
 from penstock.testing.simulator.lives.monitor import Monitor
 from penstock.testing.simulator.lives.shape import shape_of
-from penstock.testing.simulator.lives.store import Store
+from penstock.testing.simulator.lives.store import LifeStore
 from penstock.testing.simulator.violations import Violation
 
 __all__ = ["TICK_MS", "World"]
@@ -56,7 +56,7 @@ class World:
         self.random = Random(case.seed)
         self.trace = trace
         self.shape = shape_of(self.random)
-        self.store = Store()
+        self.store = LifeStore()
         self.faults: Counter[str] = Counter()
         self.steps = 0
         self.hosts: list[Host] = []
@@ -169,7 +169,7 @@ class World:
 
     def tell_followed(self, host: Host, node: int, key: int) -> None:
         """A host has a state in memory."""
-        self.say(host, Followed(node, key))
+        self.say(host, StateFollowed(node, key))
 
     def order(self, number: int, action: Callable[[Host], None]) -> None:
         """The driver's word to a host; one that it refuses hears no more."""
