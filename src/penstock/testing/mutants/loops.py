@@ -158,7 +158,7 @@ def ends_blocks_early(
 
 
 @mutant(
-    "a node that replays saves no block", f"{_BLOCKS}.next", flows=Flows.TWO_LOOPS_MIXED, seed=899
+    "a node that replays saves no block", f"{_BLOCKS}.next", flows=Flows.TWO_LOOPS_MIXED, seed=321
 )
 def saves_blocks_while_it_replays(
     real: Replacement, self: Any, least_open: int, completed: int, may_save: bool
