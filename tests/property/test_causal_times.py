@@ -3,7 +3,7 @@
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from penstock.core.causal.clocks import Floor, Position, TreeClock
+from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.times import END, ZERO, Stamp, after, between
 
 stamps: st.SearchStrategy[Stamp] = st.lists(st.integers(-3, 3), max_size=4).map(tuple)
@@ -14,9 +14,6 @@ floors = st.builds(
     st.integers(-1, 4),
     st.integers(0, 3),
 )
-paths = st.lists(
-    st.tuples(st.integers(0, 3), stamps), min_size=1, max_size=4, unique_by=lambda part: part[0]
-).map(lambda path: ((9, (0,)), *path))
 
 
 @given(stamps, stamps)
@@ -55,20 +52,3 @@ def test_a_log_that_reaches_a_position_reaches_every_later_one(
 @given(positions, stamps, st.integers(-1, 4))
 def test_a_mark_lies_beyond_wherever_rows_do(position: Position, stamp: Stamp, epoch: int) -> None:
     assert not position.beyond(stamp, epoch) or position.beyond(stamp, epoch, is_mark=True)
-
-
-@given(st.lists(paths, max_size=6), st.randoms(use_true_random=False))
-def test_the_order_in_which_a_tree_clock_takes_diffs_does_not_matter(  # type: ignore[no-untyped-def]
-    diffs, random
-) -> None:
-    def applied(sequence) -> TreeClock:  # type: ignore[no-untyped-def]
-        clock = TreeClock(9)
-        for diff in sequence:
-            clock = clock.apply(diff, depth=3)
-        return clock
-
-    shuffled = list(diffs)
-    random.shuffle(shuffled)
-    assert applied(diffs).show() == applied(shuffled + diffs).show()
-    half = len(diffs) // 2
-    assert applied(diffs[:half]).merge(applied(diffs[half:])).show() == applied(diffs).show()

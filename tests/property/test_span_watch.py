@@ -10,6 +10,7 @@ from penstock.core.causal.graph import CausalGraph, NodeKind
 from penstock.core.causal.plan import plan
 from penstock.core.causal.reports import NodeReport, Saved, Stored
 from penstock.core.causal.times import ZERO
+from penstock.core.progress.marks import EPOCH_END
 from penstock.core.rollback.watch import SpanWatch
 from penstock.testing.reference_retention import durable_epochs, low_epochs
 
@@ -190,3 +191,15 @@ def test_what_was_saved_beyond_a_restart_is_void() -> None:
     watch.saved(1, 12)
     watch.advance()
     assert (watch.kept(1), watch.low(1)) == ((9, 12), 9)
+
+
+def test_who_has_ended_durably_does_not_go_back_when_others_fail() -> None:
+    kinds = {0: NodeKind.SOURCE, 1: NodeKind.STATEFUL, 2: NodeKind.SINK, 3: NodeKind.SINK}
+    watch = SpanWatch(CausalGraph(kinds, {1: (0,), 2: (1,), 3: (1,)}))
+    watch.saved(1, 4)
+    watch.published(2, EPOCH_END)
+    watch.published(3, 4)
+    watch.advance()
+    found = watch.if_failed([1], {0: EPOCH_END, 1: EPOCH_END, 2: EPOCH_END, 3: 4})
+    assert [would.node for would in found] == [1]
+    assert [would.node for would in watch.if_failed([2], {})] == [2]

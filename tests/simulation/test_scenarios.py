@@ -38,6 +38,12 @@ MIXED = {
     "a node that starts at its end holds at no multiple before": ("rough:long:1066236719",),
 }
 
+LIVES = {
+    "a host that is ready after the flow was stopped changes nothing": ("hosts:137",),
+    "a host that follows and is lost before the start follows no more": ("hosts:632",),
+    "who has ended durably can do no more than go on": ("planned:rough:201",),
+}
+
 LOOPS = {
     "rows from inside of a loop wait for their block": ("two_loops:0",),
     "a checkpoint that a replay puts off belongs to no block": ("two_loops:mixed:7",),
@@ -82,7 +88,7 @@ def test_scenario_of_mixed_regimes(seed: int | str) -> None:
     "name",
     [
         pytest.param(one, id=f"{name}-{one}")
-        for name, names in (LOOPS | PLANNED).items()
+        for name, names in {**LOOPS, **PLANNED, **LIVES}.items()
         for one in names
     ],
 )

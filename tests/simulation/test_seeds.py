@@ -11,6 +11,7 @@ from penstock.errors import SettingsError
 from penstock.testing.simulator.cases import LAYOUTS, SWITCHES, Case
 from penstock.testing.simulator.faults import ALL_FAULTS, CONTRADICTION, LONG
 from penstock.testing.simulator.guarantees import GUARANTEES
+from penstock.testing.simulator.lives.faults import LIFE
 from penstock.testing.simulator.regimes import REGIMES
 from penstock.testing.simulator.run import run_many, run_seed
 
@@ -20,7 +21,7 @@ def test_no_invariant_breaks_in_a_few_hundred_runs() -> None:
     assert result["violations"] == 0, result["failed"]
     assert result["runs"] == 200
     assert set(result["faults"]) == set(ALL_FAULTS)
-    rare = {CONTRADICTION, *LONG}
+    rare = {CONTRADICTION, *LONG, *LIFE}
     assert all(count > 0 for what, count in result["faults"].items() if what not in rare)
     assert {*REGIMES, "replicated"} == set(result["regimes"])
     assert all(count > 0 for count in result["regimes"].values())
@@ -32,6 +33,18 @@ def test_long_runs(flow: str) -> None:
     result = run_many(seed=1, runs=15, draw=Case.parse(f"{flow}:long:0").at)
     assert result["violations"] == 0, result["failed"]
     assert "rough" not in flow or all(result["faults"][what] > 0 for what in LONG)
+
+
+def test_lives_of_flows_meet_all_that_can_happen_to_them() -> None:
+    result = run_many(seed=1, runs=120, draw=Case(0, "hosts").at)
+    assert result["violations"] == 0, result["failed"]
+    assert all(result["faults"][what] > 0 for what in LIFE)
+
+
+def test_flows_without_recovery_lose_and_double_nothing() -> None:
+    result = run_many(seed=1, runs=40, draw=Case(0, "plain").at)
+    assert result["violations"] == 0, result["failed"]
+    assert result["faults"]["connection"] > 0
 
 
 def test_flows_with_two_loops_recover_like_others() -> None:

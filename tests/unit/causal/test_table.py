@@ -1,6 +1,6 @@
 """The thesis's worked example (Fig. 3-6 to 3-12), and its table."""
 
-from penstock.core.causal.clocks import Floor, Position, TreeClock
+from penstock.core.causal.clocks import Floor, Position
 from penstock.core.causal.diffs import DiffLink
 from penstock.core.causal.graph import CausalGraph, NodeKind
 from penstock.core.causal.plan import plan
@@ -106,16 +106,3 @@ def test_fig_3_12_the_dense_replay_of_the_example_is_a_valid_execution() -> None
     for stamp, key, to in sent:
         if key not in (("A1", 3), ("A2", 2)):
             assert all(stamp > start.positions[child].stamp for child in to)
-
-
-def test_fig_3_2_the_notation_of_tree_clocks() -> None:
-    clock = TreeClock(8, (8,))
-    for path in (((3, 7), (1, 5)), ((3, 7), (2, 6)), ((6, 8), (3, 8)), ((6, 8), (4, 1))):
-        clock = clock.apply(((8, (8,)), *((node, (time,)) for node, time in path)), depth=3)
-    assert clock.show() == "8:8 [3:7 [1:5 2:6] 6:8 [3:8 4:1]]"
-    assert clock.at(6, 4) == (1,)
-
-
-def test_fig_3_13_clocks_are_bounded_in_depth() -> None:
-    clock = TreeClock(8).apply(((8, (9,)), (3, (9,)), (1, (6,)), (0, (2,))), depth=3)
-    assert clock.show() == "8:9 [3:9 [1:6]]"

@@ -1,1 +1,1 @@
-"""Causal recovery: dense times, tree clocks, diffs, logs, replay and the recovery planner."""
+"""Causal recovery: dense times, positions, diffs, logs, replay and the recovery planner."""

@@ -319,6 +319,8 @@ class MembershipMachine:
         """A host has its assignment; nodes follow if there is recovery."""
         if not self.policy.recovers:
             return [*self.life.ready(host)]
+        if self.life.phase in (FlowPhase.ENDING, FlowPhase.ENDED):
+            return []  # it was stopped, or has failed, while it started
         roster, cause = self.roster, self.cause
         running = self.life.phase is not FlowPhase.PREPARING
         roster.assigned.add(host)
@@ -496,7 +498,10 @@ class MembershipMachine:
             effects.append(FenceHost(cause, number))
         fresh = self._fresh(member) if replacement is None else replacement
         spare = self.roster.replace(number, fresh, now_ms)
-        effects.append(PlaceNodes(cause, number, fresh if spare is None else spare))
+        heir = fresh if spare is None else spare
+        if self.policy.followed:
+            effects.append(StopFollowing(cause, tuple(sorted({number, heir}))))
+        effects.append(PlaceNodes(cause, number, heir))
         if replacement is None and not is_retry(fresh):
             effects.append(LaunchHost(cause, fresh))
         return effects

@@ -37,13 +37,11 @@ __all__ = [
     "Share",
     "Shared",
     "Taken",
-    "size_bytes",
 ]
 
 HEADER_BYTES = 24
 ID_BYTES = 18
 RECORD_BYTES = ID_BYTES + 5
-FLOOR_BYTES = 10
 ACKNOWLEDGE_BYTES = ID_BYTES + 1
 
 
@@ -222,27 +220,3 @@ class Doubt(NamedTuple):
 
 
 Effect = SendEnvelope | ProcessParcel | Publish | Taken | Recovered | Ready | Doubt
-
-
-def size_bytes(body: Body) -> int:
-    """The size of a message on the wire."""
-    if isinstance(body, DeliverParcels):
-        return HEADER_BYTES + sum(ID_BYTES + parcel.size for parcel in body.parcels)
-    if isinstance(body, Acknowledge):
-        return HEADER_BYTES + ACKNOWLEDGE_BYTES * len(body.levels)
-    if isinstance(body, Share | Collected):
-        mirrored = sum(record.parcel.size for record in body.records if record.parcel)
-        records = RECORD_BYTES * len(body.records)
-        return HEADER_BYTES + records + mirrored + FLOOR_BYTES * len(body.floor)
-    if isinstance(body, Introduced):
-        return HEADER_BYTES + sum(
-            RECORD_BYTES * len(records) + FLOOR_BYTES * len(floor)
-            for _, _, records, floor in body.copies
-        )
-    if isinstance(body, Floors):
-        return HEADER_BYTES + FLOOR_BYTES * len(body.floors)
-    if isinstance(body, Ask):
-        return HEADER_BYTES + ID_BYTES * len(body.ids or ())
-    if isinstance(body, HandedOver):
-        return HEADER_BYTES + body.size
-    return HEADER_BYTES

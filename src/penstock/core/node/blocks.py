@@ -165,7 +165,7 @@ class Blocks:
         return self._owed and completed >= max(self._given, self._newest)
 
     def _goes_on(self, least_open: int, completed: int) -> bool:
-        """Whether all is repeated and saved, or the last epoch to repeat is one that was skipped."""
+        """Whether all is repeated and saved, or the last epoch to repeat was skipped."""
         if self._repeats == EPOCH_END:
             return False
         if completed >= self._repeats:

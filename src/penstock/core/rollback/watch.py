@@ -217,7 +217,9 @@ class SpanWatch:
                 done = min(reached.get(member, -1) for member in members)
                 seen = Span.epoch(max(done, epochs[-1]))
                 gone = seen if self._loses(number) else EMPTY
-                kept = NodeMetadata((*kept.offers, Offer(TOP, seen, gone, Span.epoch(done))))
+                # Who has ended durably offers no more than to go on as it is.
+                before = kept.offers[:-1] if epochs[-1] == EPOCH_END else kept.offers
+                kept = NodeMetadata((*before, Offer(TOP, seen, gone, Span.epoch(done))))
             offers.append(kept)
         return self._restarts(lost, solve(graph, offers))
 

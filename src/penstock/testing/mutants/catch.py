@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from penstock.testing.mutants.lives import LIVES
 from penstock.testing.mutants.loops import LOOPS
 from penstock.testing.mutants.membership import MEMBERSHIP
 from penstock.testing.mutants.mutant import Flows, Mutant, applied
@@ -24,6 +25,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *RECOVERY,
     *RETENTION,
     *MEMBERSHIP,
+    *LIVES,
     *REPLICAS,
     *TOGETHER,
 )

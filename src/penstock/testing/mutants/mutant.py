@@ -62,6 +62,10 @@ class Flows(Enum):
     """The same on hosts of many nodes that misbehave."""
     REPLICAS = "replicas"
     """Rings of replicas that share records."""
+    LIVES = "hosts"
+    """The life of a flow on its hosts, from its start to its end."""
+    PLAIN = "plain"
+    """Flows without recovery."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ never changes what a name runs:
     planned:rough:7         laid out as by the planner; hosts, links, store and clocks misbehave
     fan_out:852             two shards of everything, an exchange that feeds several branches
     replicas:3022           stages of replicas: rings, take-over, records of tuples
+    plain:3                 a flow without recovery, connections that break, windows that fill
+    hosts:12                the life of a flow on its hosts: start, losses, giving up, end
     planned:rough:long:7    many epochs; logs are turned on and off, hosts and driver freeze long
 """
 
@@ -19,11 +21,13 @@ from random import Random
 
 from penstock.errors import SettingsError
 
-__all__ = ["LAYOUTS", "REPLICAS", "SWITCHES", "Case", "case_of"]
+__all__ = ["LAYOUTS", "LIVES", "PLAIN", "REPLICAS", "SWITCHES", "Case", "case_of"]
 
-LAYOUTS = ("layers", "two_loops", "planned", "fan_out", "replicas")
+LAYOUTS = ("layers", "two_loops", "planned", "fan_out", "replicas", "hosts", "plain")
 REPLICAS = "replicas"
-SWITCHES = ("mixed", "promised", "rough", "long")
+LIVES = "hosts"
+PLAIN = "plain"
+SWITCHES = ("mixed", "promised", "rough", "long", "often")
 
 PLANNED_SHARE = 0.3
 TWO_LOOPS_SHARE = 0.1
@@ -34,14 +38,18 @@ PROMISED_SHARE = 0.4
 REPLICAS_SHARE = 0.25
 ROUGH_SHARE = 0.6
 LONG_SHARE = 0.1
+OFTEN_SHARE = 0.3
+"""Share of the flows of replicas that tell each other things often."""
+LIVES_SHARE = 0.08
+PLAIN_SHARE = 0.03
 
 
 @dataclass(frozen=True)
 class Case:
     """A seed and its switches.
 
-    >>> Case.parse("layers:mixed:1371")
-    Case(seed=1371, layout='layers', mixed=True, promised=False, rough=False, long=False)
+    >>> Case.parse("layers:mixed:1371") == Case(1371, "layers", mixed=True)
+    True
     >>> str(Case(7, "planned", rough=True))
     'planned:rough:7'
     """
@@ -56,6 +64,8 @@ class Case:
     """Hosts freeze, links break, the store and the clocks misbehave."""
     long: bool = False
     """Many epochs, in which logs are turned on and off; what freezes does so for long."""
+    often: bool = False
+    """(Replicas) what comes is told as soon as there is enough of it, not only now and then."""
 
     @classmethod
     def parse(cls, name: str) -> Case:
@@ -72,6 +82,9 @@ class Case:
     @classmethod
     def drawn(cls, seed: int) -> Case:
         """What a number alone stands for."""
+        way = Random(f"layout of {seed}").random()
+        if way < LIVES_SHARE + PLAIN_SHARE:
+            return cls(seed, LIVES if way < LIVES_SHARE else PLAIN)
         random = Random(f"switches of {seed}")
         rough = random.random() < ROUGH_SHARE
         if random.random() < REPLICAS_SHARE:
@@ -88,7 +101,8 @@ class Case:
     def of_replicas(cls, seed: int) -> Case:
         """What a number stands for where only replicas are simulated."""
         rough = Random(f"switches of {seed}").random() < ROUGH_SHARE
-        return cls(seed, REPLICAS, rough=rough)
+        often = Random(f"pace of {seed}").random() < OFTEN_SHARE
+        return cls(seed, REPLICAS, rough=rough, often=often)
 
     def __str__(self) -> str:
         on = [switch for switch in SWITCHES if getattr(self, switch)]

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, assert_never
 
+from penstock.core.causal.codec import record_from, to_plain
 from penstock.core.causal.graph import NodeKind
 from penstock.core.causal.reports import Stored
 from penstock.core.control.global_hold import GlobalHold
@@ -174,9 +175,26 @@ class Driver:
     def lose(self, nodes: Iterable[int]) -> None:
         """The present incarnations of some nodes are lost, or have to move."""
         if self.controller is not None:
+            self._foresee(sorted(nodes))
             now = self.controller.record.incarnations
             self.control(self.controller.lost({node: now[node] for node in nodes}))
             self._recovery_begun()
+
+    def _foresee(self, lost: list[int]) -> None:
+        """Who would restart, as people are told: all that fail, none behind its low-watermark."""
+        if not self._has_begun:
+            return
+        watch, processes = self.retention.watch, self._world.processes
+        reached = {node: one.machine.completed_epoch for node, one in processes.items()}
+        found = {would.node: would for would in watch.if_failed(lost, reached)}
+        missing = self._world.shape.graph.closure(lost) - found.keys()
+        behind = [w for w in found.values() if w.to is not None and w.to < watch.low(w.node)]
+        if missing or behind:
+            raise Violation("foresight", f"{lost} fail: {missing} would not restart, {behind}")
+        for node in lost:
+            holding = watch.held_by(node)
+            if watch.low(holding) > watch.low(node):
+                raise Violation("foresight", f"{holding} holds nobody back, least of all {node}")
 
     def _recovery_begun(self) -> None:
         """A fault that waited for a recovery happens soon."""
@@ -322,7 +340,7 @@ class Driver:
     def _perform(self, effect: RecoveryEffect, controller: RecoveryMachine) -> None:
         match effect:
             case PersistRecord():
-                self._world.store.record = effect.record
+                self._world.store.record = record_from(to_plain(effect.record))
                 self._asked = effect.record.limits or self._asked
             case FenceStore() | FenceSources():
                 self._world.note("store refuses all but", dict(effect.incarnations))

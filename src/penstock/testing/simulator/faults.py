@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.core.causal.graph import NodeKind
 from penstock.core.control.recovery import CONTRADICTIONS_MAX
 from penstock.testing.simulator.host_faults import strike_hosts
+from penstock.testing.simulator.lives.faults import LIFE
 from penstock.testing.simulator.roles.faults import FAULTS as ROLE_FAULTS
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ ALL_FAULTS = (
     *LONG,
     *ROUGH_EFFECTS,
     *ROLE_FAULTS,
+    *LIFE,
 )
 
 

@@ -8,17 +8,15 @@ is checked here, by what the simulator knows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from penstock.core.control.homecoming import SAVE_MS, SETTLE_MS, SETTLE_MS_MAX
+from penstock.core.control.membership import MembershipMachine
 from penstock.core.control.membership_events import HostSilent, MembershipEvent, Situation
 from penstock.core.control.roster import DRIVER, Roster
 from penstock.core.control.suspicion import PATIENCE, ProcessState
 from penstock.core.delivery.ring import RAISED_MAX
 from penstock.testing.simulator.violations import Violation
-
-if TYPE_CHECKING:
-    from penstock.testing.simulator.hosts import Cluster
 
 __all__ = ["HostMonitor"]
 
@@ -26,10 +24,23 @@ SLACK_MS = 2_000
 """How much later than it could something may be noticed or done."""
 
 
+class Watched(Protocol):
+    """Who decides, and where things are."""
+
+    membership: MembershipMachine
+    homes: dict[int, int]
+    """Per node: the place among the workers that it is planned for, from 1 on; 0: the driver's."""
+    placement: dict[int, int]
+
+    @property
+    def now_ms(self) -> int:
+        """The driver's clock."""
+
+
 class HostMonitor:
     """Watches what one driver decides about its hosts."""
 
-    def __init__(self, cluster: Cluster, interval_ms: int, beat_ms: int) -> None:
+    def __init__(self, cluster: Watched, interval_ms: int, beat_ms: int) -> None:
         self._cluster = cluster
         self._interval_ms = interval_ms
         self._beat_ms = beat_ms

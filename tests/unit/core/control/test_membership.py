@@ -176,6 +176,23 @@ def test_a_host_that_dies_before_any_node_started_is_launched_again() -> None:
     assert of(StartAllNodes, flow.take(HostAssigned(3)))
 
 
+def test_a_spare_that_steps_in_before_the_start_follows_no_more_and_neither_does_the_lost() -> None:
+    flow = Flow(2, standby=1, followed=True).launched()
+    assert of(FollowNodes, flow.take(HostAssigned(3)))
+    effects = flow.take(JobEnded(1, lost(1)))
+    assert of(StopFollowing, effects) == [StopFollowing(flow.machine.cause, (1, 3))]
+    assert of(PlaceNodes, effects) == [PlaceNodes(flow.machine.cause, 1, 3)]
+    assert kinds(effects).index("StopFollowing") < kinds(effects).index("PlaceNodes")
+
+
+def test_a_host_that_is_ready_after_the_flow_was_stopped_changes_nothing() -> None:
+    flow = Flow(2).launched()
+    flow.life.stop_asked(flow.now_ms)
+    assert flow.life.phase is FlowPhase.ENDING
+    assert flow.take(HostAssigned(DRIVER)) == []
+    assert flow.take(HostAssigned(1)) == []
+
+
 def test_a_job_that_would_fail_again_fails_the_flow() -> None:
     flow = Flow(2).launched()
     failure = HostLostError("host 1 was lost: no module", repeats=True).to_dict()

@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 __all__ = ["DEADLINE_MS", "INTERVAL_MS", "Host", "Told", "short"]
 
 INTERVAL_MS, DEADLINE_MS = 30, 90
+UNSAID = 3
+"""Parcels that have come and that no other host was told of."""
 Told = PlayRoles | WatchNext | KillHost
 
 
@@ -200,6 +202,7 @@ class Host:
         elif self.machine is not None:
             self.world.note(self, "gets", envelope)
             self.perform(self.machine.received(envelope))
+            self._speak()
         elif generation is not None:
             self.early.append(packet)
 
@@ -247,6 +250,15 @@ class Host:
             outputs = world.shape.divide(role.stage, parcel.id, rows)
             world.note(self, "has processed", parcel.id)
         self.perform(machine.processed(role, job.incarnation, parcel.id, outputs))
+        self._speak()
+
+    def _speak(self) -> None:
+        """(Runs that tell often) say what has come since, once there is enough of it."""
+        machine = self.machine
+        if self.world.often and machine is not None and self.alive:
+            came, settled = machine.unsaid
+            if settled or came >= UNSAID:
+                self.perform(machine.speak())
 
     def perform(self, effects: list[Effect]) -> None:
         """Do what the machine asks for; the host may die in the middle of it."""

@@ -58,6 +58,7 @@ class World:
         self.cut_move: str | None = None
         """Which end of the next hand-over dies during it."""
         self.rough = case.rough
+        self.often = case.often
         self.store_until = 0
         """Before this step the store refuses writes."""
         self._arrivals: dict[tuple[Role, int, range], dict[ParcelId, Role]] = {}
