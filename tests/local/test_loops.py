@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from penstock import Flow, Stream, Time, Vertex
 from penstock.api import functions as F
-from penstock.errors import FunctionError, GraphError, SettingsError
+from penstock.core.node.blocks import Blocks
+from penstock.core.node.messages import Deliver
+from penstock.engine.store.durable import CheckpointWriter
+from penstock.errors import FunctionError, GraphError, SettingsError, TransientError
+from penstock.testing.kills import await_recovery
 from penstock.testing.local import run_local, start_local
 
 NUMBERS = pa.schema({"n": pa.int64()})
 TIMED = pa.schema({"n": pa.int64(), "t": pa.timestamp("us")})
 HALF = "cast(floor(n / 2) as bigint)"
+WAIT_S = 60.0
 
 
 def numbers(flow: Flow, *epochs: list[int]) -> Stream:
@@ -387,6 +395,53 @@ def test_a_loop_without_feedback_is_refused() -> None:
     loop.leave(loop.enter(numbers(flow, [1])).union(loop.variable(NUMBERS))).memory()
     with pytest.raises(GraphError, match="feed"):
         run_local(flow)
+
+
+def test_rows_that_wait_for_a_checkpoint_go_on_when_it_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a replay a node owes a checkpoint; while it is written nothing else may happen."""
+    replays, waited, durable = threading.Event(), threading.Event(), threading.Event()
+    write, let_in = CheckpointWriter._write, Blocks.let_in
+
+    def write_late(writer: CheckpointWriter, job: Any) -> Any:
+        if replays.is_set():
+            durable.wait(WAIT_S)
+        elif job.checkpoint.report.completed > 0:
+            raise TransientError("this checkpoint is not to be had")
+        return write(writer, job)
+
+    def let_in_and_say(blocks: Blocks, rows: Deliver) -> bool:
+        enters = let_in(blocks, rows)
+        if not enters and rows.time.epoch >= 6:
+            waited.set()
+        return enters
+
+    monkeypatch.setattr(CheckpointWriter, "_write", write_late)
+    monkeypatch.setattr(Blocks, "let_in", let_in_and_say)
+    flow = Flow("owed")
+    source = flow.memory(NUMBERS, manualEpochs=True)
+    out = source.iterate(halve, name="loop").memory()
+    query = start_local(flow, checkpointLocation=str(tmp_path), checkpointInterval="100 ms")
+    try:
+        for _ in range(4):
+            source.push({"n": list(range(20))})
+            source.closeEpoch()
+        assert out.awaitEpoch(3, WAIT_S)
+        replays.set()
+        query.kill(next(node["name"] for node in query.nodes() if node["loop"]))
+        source.closeEpoch()  # these the loop has not completed before
+        source.closeEpoch()
+        await_recovery(query, 1, WAIT_S)
+        source.push({"n": list(range(20))})
+        source.close()
+        assert waited.wait(WAIT_S)
+        durable.set()
+        query.finish(WAIT_S)
+    finally:
+        durable.set()
+        query.stop()
+    assert by_epoch(out) == dict.fromkeys((0, 1, 2, 3, 6), halves(list(range(20))))
 
 
 @pytest.mark.parametrize("recovery", ["causal", "none"])

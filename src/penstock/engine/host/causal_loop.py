@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
+from penstock.core.causal.reports import NodeReport
 from penstock.core.node.blocks import (
     Admit,
     BlockEffect,
@@ -75,6 +76,16 @@ class LoopRunner(HoldingRunner):
             super().ask_checkpoint(epoch, now)
         elif self.store is not None:
             self.asked = (self._blocks.answered_by(epoch, completed, now), epoch)
+
+    def _saved(
+        self, key: int, report: NodeReport, sizes: tuple[int, int, int], took_s: float
+    ) -> None:
+        super()._saved(key, report, sizes, took_s)
+        self.host.look()  # a block that is owed may be saved now, and rows wait for that
+
+    def not_saved(self) -> None:
+        super().not_saved()
+        self.host.look()
 
     def _deliver(self, effect: Deliver) -> None:
         if self._blocks.let_in(effect):

@@ -405,6 +405,10 @@ class Host:
         """A node has come to the end of all its inputs."""
         self.on_finished(node)
 
+    def look(self) -> None:
+        """A node can do what the frontiers allowed before."""
+        self._look = True
+
     def _close(self) -> None:
         for runner in self.nodes.values() if self.orderly else ():
             if not runner.machine.finished:

@@ -55,6 +55,9 @@ class NodeHost(Protocol):
     def finished(self, node: int) -> None:
         """A node has come to the end of all its inputs."""
 
+    def look(self) -> None:
+        """A node can do what the frontiers allowed before: let it advance again."""
+
 
 class Machine(Protocol):
     """What a host asks of any node's machine."""
