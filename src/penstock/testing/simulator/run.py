@@ -10,12 +10,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from penstock.testing.shards import in_shards
-from penstock.testing.simulator.cases import REPLICAS, Case, case_of
+from penstock.testing.simulator.cases import Case, case_of
 from penstock.testing.simulator.describe import describe, guarantees_of, regimes_of
 from penstock.testing.simulator.faults import ALL_FAULTS
 from penstock.testing.simulator.regimes import REGIMES
-from penstock.testing.simulator.roles.shape import describe as describe_roles
-from penstock.testing.simulator.roles.world import World as RoleWorld
 from penstock.testing.simulator.violations import Violation
 from penstock.testing.simulator.world import World
 
@@ -47,20 +45,9 @@ def run_seed(seed: int | str | Case, trace: bool = False) -> Outcome:
     """One run; everything in it follows from the seed, or from the name of the run."""
     case = case_of(seed)
     lines: list[str] | None = [] if trace else None
-    world: World | RoleWorld
-    if case.layout == REPLICAS:
-        roles = RoleWorld(case, lines)
-        about = describe_roles(roles.shape)
-        regimes = frozenset({"replicated"})
-        guarantees = frozenset({roles.shape.settings.guarantee.value})
-        world = roles
-    else:
-        nodes = World(case, lines)
-        about = describe(nodes.shape)
-        regimes, guarantees = regimes_of(nodes.shape), guarantees_of(nodes.shape)
-        world = nodes
+    world = World(case, lines)
     if lines is not None:
-        lines += about
+        lines += describe(world.shape)
     violation: Violation | None = None
     try:
         world.run()
@@ -75,8 +62,8 @@ def run_seed(seed: int | str | Case, trace: bool = False) -> Outcome:
         world.faults,
         world.steps,
         lines or [],
-        regimes,
-        guarantees,
+        regimes_of(world.shape),
+        guarantees_of(world.shape),
     )
 
 
