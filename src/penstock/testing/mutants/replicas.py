@@ -238,7 +238,7 @@ def ready_at_once(real: Replacement, self: Any) -> list[Effect]:
 
 
 @mutant(
-    "what an older player shared counts no more", f"{_MACHINE}._learn", flows=_REPLICAS, seed=780
+    "what an older player shared counts no more", f"{_MACHINE}._learn", flows=_REPLICAS, seed=297
 )
 def learns_from_older_players(
     real: Replacement, self: Any, role: Role, incarnation: int, *rest: Any
