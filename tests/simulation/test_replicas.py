@@ -10,10 +10,14 @@ from penstock.core.delivery.guarantees import PROMISES, FailureClass, Guarantee
 from penstock.core.delivery.ids import Role
 from penstock.core.delivery.replicated import ReplicaSettings
 from penstock.testing.simulator.cases import REPLICAS, Case
-from penstock.testing.simulator.roles.faults import FAULTS
+from penstock.testing.simulator.flows import only_replicas
+from penstock.testing.simulator.roles.agent import Agent
+from penstock.testing.simulator.roles.faults import FAULTS, SIBLING
+from penstock.testing.simulator.roles.part import ReplicatedPart
 from penstock.testing.simulator.roles.shape import shape_of
-from penstock.testing.simulator.roles.world import Host, World
+from penstock.testing.simulator.roles.source_log import SourceLog
 from penstock.testing.simulator.run import run_many, run_seed
+from penstock.testing.simulator.world import World
 
 CLASSES: dict[FailureClass, tuple[str, ...]] = {
     FailureClass.NONE: (),
@@ -31,7 +35,8 @@ DEEP = 9
 def test_no_invariant_breaks_in_a_few_hundred_runs() -> None:
     result = run_many(seed=1, runs=250, draw=Case.of_replicas)
     assert result["violations"] == 0, result["failed"]
-    assert all(result["faults"][what] > 0 for what in (*FAULTS, "zombie", "missed"))
+    seen = (*FAULTS, SIBLING, "zombie", "missed", "several_hosts", "machine", "store_slow")
+    assert all(result["faults"][what] > 0 for what in seen)
     assert set(result["guarantees"]) == {guarantee.value for guarantee in Guarantee}
 
 
@@ -47,16 +52,36 @@ def test_a_run_follows_from_its_seed(seed: int) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("replicas:16", id="an origin that moved is told again what is settled"),
+        pytest.param("replicas:49", id="an origin that moved is told again what is settled"),
         pytest.param("replicas:77", id="all hosts hear of a loss before a role is taken"),
-        pytest.param("replicas:112", id="a role that was handed over has recovered, too"),
-        pytest.param("replicas:356", id="the log of a source is fenced"),
-        pytest.param("replicas:576", id="rings begin anew when a sink misses something"),
-        pytest.param("replicas:29", id="an heir that is lost has an heir, too"),
+        pytest.param("replicas:78", id="a role that was handed over has recovered, too"),
+        pytest.param("replicas:14", id="the log of a source is fenced"),
+        pytest.param("replicas:rough:301", id="rings begin anew when a sink misses something"),
+        pytest.param("replicas:10", id="an heir that is lost has an heir, too"),
+        pytest.param("replicas:700147", id="who plays all roles alone notes nothing unread"),
+        pytest.param("replicas:mixed:rough:710018", id="the driver dies while it begins"),
     ],
 )
 def test_what_once_broke(name: str) -> None:
     assert run_seed(name).violation is None
+
+
+def test_replicas_and_nodes_on_the_same_hosts() -> None:
+    result = run_many(seed=1, runs=25, draw=Case.parse("replicas:mixed:rough:0").at)
+    assert result["violations"] == 0, result["failed"]
+    assert result["regimes"]["replicated"] == 25
+    assert all(result["regimes"][one] > 0 for one in ("causal", "lazy", "persist"))
+    assert result["faults"]["moved"] + result["faults"]["stale"] > 0, "nodes recover as well"
+    shapes = [World(Case(seed, REPLICAS, mixed=True)).shape.replicated for seed in range(20)]
+    assert {part is not None and part.reads is None for part in shapes} == {True, False}
+
+
+def test_who_wakes_up_and_plays_all_roles_alone_may_note_no_new_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert run_seed("replicas:700147").violation is None
+    monkeypatch.setattr(SourceLog, "holds", lambda *_: True)
+    assert run_seed("replicas:700147").rule == "doubled"
 
 
 @pytest.mark.parametrize("failure", FailureClass, ids=lambda failure: failure.name.lower())
@@ -73,42 +98,47 @@ def test_every_cell_of_the_table_of_promises(guarantee: Guarantee, failure: Fail
         depth = 1
     lost = doubled = 0
     for seed in range(25):
-        shape = shape_of(Random(seed), ReplicaSettings(guarantee, depth=depth))
-        world = World(Case(seed, REPLICAS), shape=shape, faults=CLASSES[failure])
+        # A group is the hosts of one stage: these have no other.
+        part = shape_of(Random(seed), ReplicaSettings(guarantee, depth=depth), shared=0.0)
+        world = World(Case(seed, REPLICAS), shape=only_replicas(part), faults=CLASSES[failure])
+        assert world.replicas is not None
         if failure not in (FailureClass.BEYOND, FailureClass.NONE):
             world.pending = world.pending[:1]  # one failure at a time is what these are about
         world.run()
-        seen = world.monitor.seen
-        lost += len(world.monitor.expected - set(seen))
+        monitor = world.replicas.monitor
+        seen = monitor.seen
+        lost += len(monitor.expected - set(seen))
         doubled += sum(Counter(seen).values()) - len(seen)
     assert may.lose or not lost
     assert may.double or not doubled
 
 
-class PacedWorld(World):
+class PacedPart(ReplicatedPart):
     """Sources wait while much of what they sent is unsettled, as credit makes them."""
 
-    def readable(self, host: Host) -> list[Role]:
-        players = {} if host.machine is None else host.machine.players
-        return [role for role in super().readable(host) if len(players[role].tables.entries) < 6]
+    def readable(self, agent: Agent) -> list[Role]:
+        players = dict(agent.players())
+        return [role for role in super().readable(agent) if len(players[role].tables.entries) < 6]
 
 
-def test_tables_stay_small_however_long_a_flow_runs() -> None:
+def test_tables_stay_small_however_long_a_flow_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.testing.simulator.world.ReplicatedPart", PacedPart)
     sizes = []
     for rows in (20, 120):
-        shape = replace(shape_of(Random(5), ReplicaSettings()), rows=rows, rows_max=1)
-        world = PacedWorld(Case(5, REPLICAS), shape=shape, faults=())
+        part = replace(shape_of(Random(5), ReplicaSettings()), rows=rows, rows_max=1)
+        world = World(Case(5, REPLICAS), shape=only_replicas(part), faults=())
+        assert world.replicas is not None
         most = 0
-        while world._step() or not world._rest():
+        while world.step():
             most = max(
                 [most]
                 + [
                     len(player.tables.table.records) + len(player.tables.entries)
-                    for host in world.hosts.values()
-                    if host.machine is not None
-                    for player in host.machine.players.values()
+                    for agent in world.replicas.agents.values()
+                    for _, player in agent.players()
                 ]
             )
-        assert set(world.monitor.seen) == world.monitor.expected
+        monitor = world.replicas.monitor
+        assert set(monitor.seen) == monitor.expected
         sizes.append(most)
     assert sizes[1] < 2 * sizes[0] + 10

@@ -5,16 +5,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
-_SIMULATED = "the simulator has one for flows of nodes and one for rings of replicas"
-
 SHARED_NAMES = {
-    "Channel": _SIMULATED,
-    "Driver": _SIMULATED,
-    "Monitor": _SIMULATED,
-    "Network": _SIMULATED,
-    "Shape": _SIMULATED,
-    "World": _SIMULATED,
-    "Host": "engine/host/host.py, and what stands for it in the two simulated worlds",
+    "Host": "engine/host/host.py, and what stands for it in the simulator",
     "Vertex": "api/vertex.py, and what stands for a user's stage in the simulator",
 }
 """Names of several public classes, and why they may share it."""

@@ -104,7 +104,9 @@ class LocalAppendFile:
             if self._sync and sync:
                 sync_descriptor(descriptor)
             # A fence renames the folder before it reads: if the name is still ours, it read us.
-            if self._owned and os.stat(self.path).st_ino != os.fstat(descriptor).st_ino:
+            # A log that was taken over is another file: nobody would read what is noted in this.
+            owned = self._owned or self._reserved is not None
+            if owned and os.stat(self.path).st_ino != os.fstat(descriptor).st_ino:
                 raise FileNotFoundError(f"{self.path} is another file now")
         except OSError:
             self._failed = data

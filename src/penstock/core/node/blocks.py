@@ -151,8 +151,8 @@ class Blocks:
                 return effects
         effects = self._saved_now(completed) if may_save else []
         if self._goes_on(least_open, completed):
-            done = completed >= self._repeats
-            self._repeats = EPOCH_END if done else min(least_open, EPOCH_END)
+            repeated = completed >= self._repeats
+            self._repeats = EPOCH_END if repeated else min(least_open, EPOCH_END)
             effects += self._admitted()
         return effects
 

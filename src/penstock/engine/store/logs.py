@@ -179,10 +179,11 @@ class BoundaryLog(StoreLog):
     ) -> list[Record]:
         """Compact into a file that no earlier process has open, and give its records.
 
-        What an earlier process still appends goes into the old file, which is not read.  That a
-        stream had ended counts only as long as its run does (``ended``); what remains of it is how
-        far the others have ``reached`` without it.  Incarnations before ``fence`` may not
-        :meth:`claim` it any more.
+        What an earlier process still appends goes into the old file, which is not read; one that
+        has claimed the log finds that out as it appends, and must not act on it.  That a stream had
+        ended counts only as long as its run does (``ended``); what remains of it is how far the
+        others have ``reached`` without it.  Incarnations before ``fence`` may not :meth:`claim` it
+        any more.
         """
         for _ in range(TRIES):
             try:

@@ -62,6 +62,8 @@ class Flows(Enum):
     """The same on hosts of many nodes that misbehave."""
     REPLICAS = "replicas"
     """Rings of replicas that share records."""
+    REPLICAS_ROUGH = "replicas:rough"
+    """The same, where links, the store, clocks and the driver misbehave, and siblings die."""
     LIVES = "hosts"
     """The life of a flow on its hosts, from its start to its end."""
     PLAIN = "plain"

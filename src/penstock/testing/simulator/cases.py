@@ -9,6 +9,7 @@ never changes what a name runs:
     planned:rough:7         laid out as by the planner; hosts, links, store and clocks misbehave
     fan_out:852             two shards of everything, an exchange that feeds several branches
     replicas:3022           stages of replicas: rings, take-over, records of tuples
+    replicas:mixed:rough:4  the same on hosts of nodes, whose sinks they may read
     plain:3                 a flow without recovery, connections that break, windows that fill
     hosts:12                the life of a flow on its hosts: start, losses, giving up, end
     planned:rough:long:7    many epochs; logs are turned on and off, hosts and driver freeze long
@@ -36,6 +37,8 @@ MIXED_SHARE = 0.6
 PROMISED_SHARE = 0.4
 """Share of the others that promise less than exactly once somewhere."""
 REPLICAS_SHARE = 0.25
+NEIGHBOURS_SHARE = 0.3
+"""Share of the flows of replicas that have nodes of all regimes beside them."""
 ROUGH_SHARE = 0.6
 LONG_SHARE = 0.1
 OFTEN_SHARE = 0.3
@@ -101,8 +104,10 @@ class Case:
     def of_replicas(cls, seed: int) -> Case:
         """What a number stands for where only replicas are simulated."""
         rough = Random(f"switches of {seed}").random() < ROUGH_SHARE
+        mixed = Random(f"neighbours of {seed}").random() < NEIGHBOURS_SHARE
+        long = rough and Random(f"length of {seed}").random() < LONG_SHARE
         often = Random(f"pace of {seed}").random() < OFTEN_SHARE
-        return cls(seed, REPLICAS, rough=rough, often=often)
+        return cls(seed, REPLICAS, mixed, rough=rough, long=long, often=often)
 
     def __str__(self) -> str:
         on = [switch for switch in SWITCHES if getattr(self, switch)]

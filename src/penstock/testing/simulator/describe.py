@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.core.causal.graph import CausalGraph, NodeKind
+from penstock.testing.simulator.roles.shape import describe_roles
 from penstock.testing.simulator.stages import Shape
 
 __all__ = ["describe", "guarantees_of", "regimes_of"]
@@ -15,6 +16,8 @@ def guarantees_of(shape: Shape) -> frozenset[str]:
     found = {"at-most-once"} if sinks & graph.lossy else set()
     if sinks & graph.doubling:
         found.add("at-least-once")
+    if shape.replicated is not None:
+        found.add(shape.replicated.settings.guarantee.value)
     return frozenset(found | ({"exactly-once"} if sinks - graph.untraced else set()))
 
 
@@ -25,14 +28,17 @@ def regimes_of(shape: Shape) -> frozenset[str]:
     found = {shape.regimes.get(node, "causal") for node in inner}
     if shape.global_every is not None:
         found = {"global"}
+    if shape.replicated is not None:
+        found.add("replicated")
     return frozenset(found | ({"persist"} if shape.pairs else set())) | (
         {"switched"} if shape.switched else set()
     )
 
 
 def describe(shape: Shape) -> list[str]:
-    """The graph, one line a node."""
+    """The graph, one line a node, then what replicas play."""
     graph: CausalGraph = shape.graph
+    roles = [] if shape.replicated is None else describe_roles(shape.replicated)
     return [
         f"node {node}: {graph.kinds[node].value}, {shape.modes[node]}"
         + (f", fed by {', '.join(map(str, graph.parents[node]))}" if graph.parents[node] else "")
@@ -46,4 +52,4 @@ def describe(shape: Shape) -> list[str]:
         + (", without a log" if node in graph.logless else "")
         + (f", reads what {shape.pairs[node]} has published" if node in shape.pairs else "")
         for node in graph.order
-    ]
+    ] + roles

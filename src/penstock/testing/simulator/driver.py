@@ -33,6 +33,7 @@ from penstock.core.control.recovery import (
 from penstock.core.control.retention import RetentionMachine
 from penstock.core.node.causal_effects import Flushed
 from penstock.testing.simulator.orders import Fence, KeepLog, Resume
+from penstock.testing.simulator.roles.rings import Rings
 from penstock.testing.simulator.violations import Violation
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def _on_store(effect: RecoveryEffect) -> bool:
 
 
 class Driver:
-    """Decides about nodes; lives in the driver's process."""
+    """Decides about nodes and replicas; lives in the driver's process."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -82,12 +83,16 @@ class Driver:
         self._asked: Mapping[int, int] = {}
         """Where a person wants nodes to start, as was recorded last."""
         self.controller: RecoveryMachine | None = self._new_controller()
+        self.rings = self._new_rings()
+        """What it does for replicas, where the flow has any."""
 
     def add_choices(self, found: Choices, stores: bool) -> None:
         """Add what can happen here; ``stores``: the store takes writes just now."""
         world = self._world
         if world.cluster is not None and world.cluster.driver_sleeps:
             return
+        if self.rings is not None:
+            self.rings.add_choices(found, stores)
         if not stores:
             if self.to_controller and self.controller is not None:
                 found.append((self._hear, None))
@@ -286,6 +291,9 @@ class Driver:
             graph, record, self._reachable, together, lambda: self.retention.watch.logless
         )
 
+    def _new_rings(self) -> Rings | None:
+        return None if self._world.replicas is None else Rings(self._world.replicas)
+
     def _reachable(self) -> list[int]:
         """The hosts that have to hear of a fence; without hosts, the nodes that were not lost."""
         if self._world.cluster is not None:
@@ -299,14 +307,16 @@ class Driver:
         self._has_begun = False
         self._hold_everybody({})
         self._world.loops.begin()
+        self.rings = self._new_rings()
         if self._world.cluster is not None:
             self._world.cluster.begin()
-        self.control(self.controller.lost(self.controller.record.incarnations))
+        if self.controller is not None:  # it may die while it begins
+            self.control(self.controller.lost(self.controller.record.incarnations))
 
     def lose_controller(self) -> None:
         """The controller ends; what it had not sent is never sent."""
         self._world.note("controller dies")
-        self.controller = None
+        self.controller = self.rings = None
         self.controller_steps = None
         self.to_controller.clear()
         self._world.loops.lose_driver()
@@ -329,13 +339,17 @@ class Driver:
             self._world.monitor.planned(starts, (records or [self._world.store.record])[-1].limits)
             self._world.loops.planned(starts)
         for effect in effects:
-            if self.controller_steps is not None:
-                self.controller_steps -= 1
-                if self.controller_steps <= 0:
-                    self.lose_controller()
-            if self.controller is None:
+            if not self.survives() or self.controller is None:
                 return
             self._perform(effect, self.controller)
+
+    def survives(self) -> bool:
+        """Whether it lives on to perform one more effect."""
+        if self.controller_steps is not None:
+            self.controller_steps -= 1
+            if self.controller_steps <= 0:
+                self.lose_controller()
+        return self.controller is not None
 
     def _perform(self, effect: RecoveryEffect, controller: RecoveryMachine) -> None:
         match effect:

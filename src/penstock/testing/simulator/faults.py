@@ -9,6 +9,7 @@ from penstock.core.control.recovery import CONTRADICTIONS_MAX
 from penstock.testing.simulator.host_faults import strike_hosts
 from penstock.testing.simulator.lives.faults import LIFE
 from penstock.testing.simulator.roles.faults import FAULTS as ROLE_FAULTS
+from penstock.testing.simulator.roles.faults import SIBLING, strike_replicas
 
 if TYPE_CHECKING:
     from penstock.testing.simulator.world import World
@@ -49,6 +50,11 @@ ROUGH = (
     *("connection", "store_slow", "store_refuses", "clock", "driver", "plan", "damage"),
 )
 """(Rough runs) what happens to hosts, to what connects them, to the store and to clocks."""
+ROLE_ROUGH = (
+    *("host", "several_hosts", "machine", "partition", "half_open", "clock", "store_slow"),
+    *("store_refuses", "driver", "partition", "half_open", "crash", SIBLING, SIBLING, SIBLING),
+)
+"""(Rough runs of replicas) the same, as far as it concerns replicas."""
 LONG = ("long_freeze", "long_freeze", "driver_freeze", "driver_freeze")
 """(Long rough runs) a host, or the driver, does nothing for up to two minutes."""
 ROUGH_EFFECTS = ("unsynced", "torn", "moved", "zombie", "unreadable", "missed")
@@ -64,12 +70,23 @@ ALL_FAULTS = (
     *ROUGH_EFFECTS,
     *ROLE_FAULTS,
     *LIFE,
+    SIBLING,
 )
 
 
-def plan_faults(world: World) -> None:
+def plan_faults(world: World, allowed: tuple[str, ...] | None = None) -> None:
     """Choose when what fails, and which edges are slow."""
     random = world.random
+    if world.shape.replicated is not None:
+        number = random.choice((0, 1, 1, 2, 3, 4, 6)) if allowed != () else 0
+        number += 2 * world.rough
+        last = 60 + 20 * world.shape.replicated.rows + 60 * bool(world.shape.graph.order)
+        kinds = allowed or ((*ROLE_FAULTS, *ROLE_ROUGH) if world.rough else ROLE_FAULTS)
+        kinds += LONG if world.long and allowed is None else ()
+        world.pending = sorted(
+            (random.randint(3, last), random.choice(kinds)) for _ in range(number)
+        )
+        return
     number = random.choice((0, 1, 2, 3, 4, 5, 7))
     last = 110 * world.shape.epochs
     faults: tuple[str, ...] = (*FAULTS, ROLLBACK) if world.mixed else FAULTS
@@ -106,6 +123,9 @@ def strike(world: World, what: str) -> None:
         return
     if what == DAMAGE:
         _damage(world)
+        return
+    if world.replicas is not None:
+        strike_replicas(world.replicas, what)
         return
     if world.cluster is not None:
         strike_hosts(world, world.cluster, what)

@@ -1,4 +1,4 @@
-"""The hosts of a rough run: processes of many nodes, their ring and clocks, and the membership.
+"""The hosts of a run: processes of nodes and replicas, their ring and clocks, and the membership.
 
 The membership machine is the driver's own: it is told what hosts report and what the driver hears,
 and decides which host is lost, where its nodes go, when another one is launched and when nodes go
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core.causal.graph import NodeKind
-from penstock.core.control.controller import ControllerMachine, EndHosts
+from penstock.core.control.controller import ControllerMachine, EndHosts, FlowPhase
 from penstock.core.control.host_reports import RefusalCounts
 from penstock.core.control.membership import Effect, MembershipMachine, MembershipPolicy
 from penstock.core.control.membership_events import (
@@ -23,6 +23,8 @@ from penstock.core.control.membership_events import (
     HostCameUp,
     HostRefused,
     HostSilent,
+    JobEnded,
+    JoinReplicas,
     LaunchHost,
     MembershipEvent,
     MoveNodes,
@@ -30,8 +32,10 @@ from penstock.core.control.membership_events import (
     NodesProgressed,
     ProcessEnded,
     RecoverNodes,
+    ReplaceReplicas,
     SaveNodes,
     Situation,
+    StartAllNodes,
     TellRing,
     TimePassed,
 )
@@ -45,6 +49,7 @@ from penstock.core.delivery.ring import (
     TellSilence,
 )
 from penstock.core.progress.marks import EPOCH_END
+from penstock.errors import HostLostError
 from penstock.testing.simulator.host_monitor import HostMonitor
 from penstock.testing.simulator.violations import Violation
 
@@ -59,6 +64,8 @@ TICK = 5
 GENERATION = 1000
 """Hosts of another driver have numbers from the next multiple on."""
 INTERVAL_MS, TIMEOUT_MS = 200, 600
+NEVER_COMES = 0.1
+"""(Replicas) share of the hosts that are launched in a lost one's place and do not come up."""
 BEAT_MS = 4 * INTERVAL_MS
 """How often hosts speak to the driver: more seldom than to each other, as in a running flow."""
 
@@ -71,7 +78,7 @@ class Every(NamedTuple):
 
 @dataclass(eq=False)
 class Host:
-    """A process that runs nodes."""
+    """A process that runs nodes and plays roles."""
 
     number: int
     """What the driver calls it."""
@@ -96,7 +103,10 @@ class Host:
 
 
 class Cluster:
-    """All hosts, and what the driver knows of them."""
+    """All hosts, and what the driver knows of them.
+
+    What a host plays, nodes or roles, is the affair of the world and of its replicated part.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -110,13 +120,15 @@ class Cluster:
         """Hosts that have spoken to the driver while it slept."""
         self._freezes = 0
         """For how many steps the driver is about to freeze."""
-        self.begin()
 
     def _planned(self) -> dict[int, int]:
         """Which host each node is planned for; 0 is the driver's."""
         world = self._world
         random, graph = world.random, world.shape.graph
         planned = dict(world.shape.hosts)
+        if world.shape.replicated is not None:
+            at = range(world.shape.replicated.workers + 1)
+            return {node: random.choice(at) for node in graph.order}
         if not planned:
             workers = random.choice((1, 2, 2, 3, 4))
             at_driver = random.random() < 0.5
@@ -137,17 +149,21 @@ class Cluster:
         """What will happen, and when."""
         self._fenced: set[int] = set()
         self._beats = set()
+        roles = world.shape.replicated
         self.placement = dict(self.homes)
+        if roles is not None:
+            self.placement |= {node: roles.home_of(role) for role, node in roles.nodes.items()}
         standby = random.choice((0, 0, 1))
-        roster = Roster(max(self.homes.values()) or 1, standby, self.now_ms)
+        workers = max(self.placement.values()) if roles is None else roles.workers
+        roster = Roster(workers or 1, standby, self.now_ms)
         roster.homes = {n: at for n, at in self.homes.items() if at != DRIVER}
-        life = ControllerMachine([DRIVER, *roster.hosts], graph.order, {}, drain_ms=1000)
+        life = ControllerMachine([DRIVER, *roster.hosts], self.placement, {}, drain_ms=1000)
         policy = MembershipPolicy(
             interval_ms=INTERVAL_MS,
             timeout_ms=TIMEOUT_MS,
             beat_ms=BEAT_MS,
             movable=graph.movable,
-            names={node: f"node {node}" for node in graph.order},
+            names={node: f"node {node}" for node in self.placement},
         )
         self.membership = MembershipMachine(life, roster, self.placement, policy)
         self._monitor = HostMonitor(self, INTERVAL_MS, BEAT_MS)
@@ -158,13 +174,16 @@ class Cluster:
             self.take(HostCameUp(number, f"host {number}", None))
         for number in (DRIVER, *sorted(roster.hosts)):
             self.take(HostAssigned(number))
-        self.take(NodesOpened())
+        if roles is None:
+            self.take(NodesOpened())
 
     def _add(self, number: int) -> Host:
         key = self._generation * GENERATION + number
         ring = RingMember(number, INTERVAL_MS, TIMEOUT_MS)
         host = Host(number, key, ring, offset_ms=self._world.random.choice((0, 700, 40_000)))
         self.hosts[key] = host
+        if self._world.replicas is not None:
+            self._world.replicas.add(host)
         return host
 
     def of(self, number: int) -> Host | None:
@@ -180,6 +199,10 @@ class Cluster:
         """Whether the driver refuses what comes from a host."""
         host = self.hosts[key]
         return key // GENERATION != self._generation or host.number in self._fenced
+
+    def is_orphan(self, key: int) -> bool:
+        """Whether a host belongs to an earlier driver."""
+        return key // GENERATION != self._generation
 
     @property
     def now_ms(self) -> int:
@@ -267,17 +290,37 @@ class Cluster:
             return
         self._hear_what_waits()
         epochs = {n: p.machine.completed_epoch for n, p in world.processes.items() if p.alive}
+        if world.driver.rings is not None:
+            epochs.update(world.driver.rings.progress())
         self.take(NodesProgressed(epochs))
+        self._look_whether_all_started()
         situation = self._situation()
         self.take(TimePassed(world.driver.quiet, situation))
         if situation is not None and self._has_driver():
             self._monitor.stays(situation)
-        if world.long and self._has_driver():
+        if world.long and self._has_driver() and self._runs:
             silent = {n: self._is_silent(n) for n in self.membership.roster.hosts}
             self._monitor.looked(silent, self.membership.suspicion.timeout_ms)
         if self._freezes:
             self.hosts[self.host_of_driver].frozen_until = world.steps + self._freezes
             self._freezes = 0
+
+    @property
+    def _runs(self) -> bool:
+        """Whether all nodes and rings have started: hosts watch each other from then on."""
+        return self.membership.life.phase is FlowPhase.RUNNING
+
+    def _look_whether_all_started(self) -> None:
+        """(Replicas) the flow runs when all nodes and all rings are open for the first time."""
+        driver = self._world.driver
+        if driver.rings is None or self.membership.life.phase is not FlowPhase.PREPARING:
+            return
+        if (
+            driver.rings.machine.is_open
+            and driver.controller is not None
+            and driver.controller.open
+        ):
+            self.take(NodesOpened())
 
     def _is_silent(self, number: int) -> bool:
         host = self.of(number)
@@ -334,7 +377,13 @@ class Cluster:
                 self._beats.add(host.number)
             else:
                 self.membership.heard(host.number, self.now_ms)
-        self._ring(host, host.ring.time_passed(self.now_ms + host.offset_ms, 0))
+        now_ms = self.now_ms + host.offset_ms
+        self._ring(host, host.ring.time_passed(now_ms, self._load(host)))
+
+    def _load(self, host: Host) -> int:
+        """How much a host has to do."""
+        replicas = self._world.replicas
+        return 0 if replicas is None else replicas.agents[host.key].load
 
     def _refuse(self, host: Host) -> None:
         """A host that was declared lost speaks: it is refused, and ends itself soon."""
@@ -351,7 +400,7 @@ class Cluster:
         for effect in effects:
             if isinstance(effect, TellSilence):
                 if world.steps >= host.muted_until and world.driver.controller is not None:
-                    self._report(HostSilent(host.number, effect.host, effect.silent_ms))
+                    self._report(host.number, effect)
                 continue
             other = self.of(effect.to)
             if other is None or not other.alive or self.is_frozen(other.key):
@@ -360,14 +409,15 @@ class Cluster:
             if muted or not world.network.links.passes(host.key, other.key):
                 continue
             if isinstance(effect, SendPing):
-                answers = other.ring.pinged(host.number, effect.beat, effect.loads, 0)
+                load = self._load(other)
+                answers = other.ring.pinged(host.number, effect.beat, effect.loads, load)
                 self._ring(other, answers)
             elif isinstance(effect, SendPong):
                 other.ring.ponged(host.number, effect.loads, self.now_ms + other.offset_ms)
 
-    def _report(self, report: HostSilent) -> None:
+    def _report(self, by: int, said: TellSilence) -> None:
         """A host says that another one is silent."""
-        seen = replace(report, process=self._seen(report.host))
+        seen = HostSilent(by, said.host, said.silent_ms, self._seen(said.host), said.loads)
         if self.driver_sleeps:
             self._events.append((self._world.steps, seen))
         else:
@@ -420,9 +470,21 @@ class Cluster:
             case FenceHost(_, number):
                 world.note(f"driver declares host {number} lost")
                 self._fenced.add(number)
+                if world.replicas is not None:
+                    world.replicas.fenced(self.key(number))
+            case StartAllNodes():
+                if world.driver.rings is not None:
+                    world.driver.rings.begin()
             case RecoverNodes(_, lost, takers):
-                self.placement.update(takers)
-                world.driver.lose_host(lost, takers)
+                nodes = {node: at for node, at in takers.items() if node in self.homes}
+                self.placement.update(nodes)
+                world.driver.lose_host(lost, nodes)
+            case ReplaceReplicas(_, lost, heir):
+                if world.driver.rings is not None:
+                    world.driver.rings.host_lost(lost, heir)
+            case JoinReplicas(_, number):
+                if world.driver.rings is not None:
+                    world.driver.rings.host_ready(number)
             case MoveNodes(_, places):
                 self.placement.update(places)
                 world.count("moved")
@@ -430,8 +492,7 @@ class Cluster:
             case SaveNodes(_, nodes):
                 self._save(nodes)
             case LaunchHost(_, number):
-                event = HostCameUp(number, f"host {number}", None)
-                self._events.append((later, event))
+                self._events.append((later, self._comes_up(number)))
             case AssignHost(_, number):
                 self._events.append((later, HostAssigned(number)))
             case TellRing(_, number, next_, _, interval_ms, timeout_ms):
@@ -447,7 +508,13 @@ class Cluster:
             case EndHosts():
                 raise Violation("Eventuality", f"the flow failed: {self.membership.life.failure}")
             case _:
-                pass  # what is about connections, replicas and people has no part in this world
+                pass  # what is about connections and people has no part in this world
+
+    def _comes_up(self, number: int) -> MembershipEvent:
+        """What becomes of a host that is launched."""
+        if self._world.replicas is not None and self._world.random.random() < NEVER_COMES:
+            return JobEnded(number, HostLostError(f"host {number} was lost: no process").to_dict())
+        return HostCameUp(number, f"host {number}", None)
 
     def _save(self, nodes: Iterable[int]) -> None:
         """Nodes are asked to save their states before they move."""
@@ -468,6 +535,8 @@ class Cluster:
         for process in (*world.processes.values(), *world.zombies):
             if process.host == host.key and process.alive:
                 world.end(process, machine)
+        if world.replicas is not None:
+            world.replicas.died(host)
         if host.key // GENERATION == self._generation and host.number not in self._fenced:
             when = world.steps + world.random.choice((1, 5, 40, 400))
             self._events.append((when, ProcessEnded(host.number)))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from random import Random
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from penstock.core.causal.diffs import show_diff
 from penstock.core.causal.graph import NodeKind
@@ -18,20 +19,125 @@ if TYPE_CHECKING:
     from penstock.testing.simulator.process import Process
     from penstock.testing.simulator.world import World
 
-__all__ = ["Channel", "Network", "note_message"]
+__all__ = ["Channel", "Network", "NodeChannel", "Sender", "note_message"]
 
 
-@dataclass
-class Channel:
-    """From one process to one incarnation of a node; the real channel machines at both ends."""
+class Sender(Protocol):
+    """Who sends on a channel: a node, or the replicas of a host."""
 
-    sender: Process
-    target: int
-    incarnation: int
-    sending: ChannelSender[Message] = field(default_factory=lambda: ChannelSender(1 << 30))
-    receiving: ChannelReceiver = field(default_factory=ChannelReceiver)
-    wire: deque[tuple[int, Message]] = field(default_factory=deque)
-    acknowledged: int = 0
+    host: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process is there."""
+
+
+Item = TypeVar("Item")
+From = TypeVar("From", bound=Sender)
+
+
+class Channel(ABC, Generic[From, Item]):
+    """An ordered channel to one target; the real channel machines at both ends."""
+
+    def __init__(self, network: Network, sender: From, target: int) -> None:
+        self.network = network
+        self.sender = sender
+        self.target = target
+        self.wire: deque[tuple[int, Item]] = deque()
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Number messages from the first on."""
+        self._sending: ChannelSender[Item] = ChannelSender(1 << 30)
+        self._receiving = ChannelReceiver()
+        self._acknowledged = 0
+
+    @property
+    @abstractmethod
+    def host(self) -> int:
+        """The host where it ends."""
+
+    @property
+    def edge(self) -> tuple[int, int] | None:
+        """The nodes that it connects, if it does."""
+        return None
+
+    @abstractmethod
+    def takes(self, stores: bool) -> bool:
+        """Whether what comes is taken now; ``stores``: the store takes writes."""
+
+    @abstractmethod
+    def deliver(self) -> None:
+        """The next message arrives."""
+
+    def send(self, item: Item) -> None:
+        """Put a message on its way."""
+        self.wire.append((self._sending.push(item, self.target, 1), item))
+
+    def accept(self, number: int) -> bool:
+        """Whether a message is no repetition; the sender may hear that it has come."""
+        if not self._receiving.accept(number):
+            return False
+        heard = self.network.links.passes(self.host, self.sender.host)
+        if heard and self.network.world.random.random() < 0.5:
+            self._acknowledged = self._receiving.received
+            self._sending.acknowledged(self._acknowledged, {})
+        return True
+
+    def reopen(self) -> None:
+        """The connection was opened anew: what was not acknowledged is sent again."""
+        self.wire = deque(self._sending.resume(self._acknowledged))
+
+    def lose(self, random: Random) -> None:
+        """The sender died: what it sent last may be lost."""
+        keep = random.randint(0, len(self.wire))
+        while len(self.wire) > keep:
+            self.wire.pop()
+
+
+class NodeChannel(Channel["Process", Message]):
+    """From one process to one incarnation of a node."""
+
+    def __init__(self, network: Network, sender: Process, target: int, incarnation: int) -> None:
+        super().__init__(network, sender, target)
+        self.incarnation = incarnation
+
+    @property
+    def host(self) -> int:
+        """The host where the incarnation runs, or its successor."""
+        return self._process.host
+
+    @property
+    def edge(self) -> tuple[int, int] | None:
+        """The nodes that it connects."""
+        return self.sender.node, self.target
+
+    @property
+    def _process(self) -> Process:
+        world = self.network.world
+        found = world.find(self.target, self.incarnation)
+        return world.processes[self.target] if found is None else found
+
+    def takes(self, stores: bool) -> bool:
+        """Sinks wait for a store that takes writes."""
+        return stores or self._process.kind is not NodeKind.SINK
+
+    def deliver(self) -> None:
+        """The next message arrives, at the process it was meant for or at its successor."""
+        world = self.network.world
+        number, message = self.wire.popleft()
+        process = world.find(self.target, self.incarnation)
+        current = world.processes.get(self.target)
+        if process is None or not process.alive:
+            if current is not None and current.alive and world.random.random() < 0.5:
+                world.count("stale")
+                world.receive(current, message)
+            return
+        if process.paused:
+            self.wire.appendleft((number, message))
+            return
+        if self.accept(number):
+            world.receive(process, message)
 
 
 class Network:
@@ -39,85 +145,55 @@ class Network:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.channels: dict[tuple[int, int, int, int], Channel] = {}
+        self.channels: dict[tuple[int, ...], Channel[Any, Any]] = {}
         self.links = Links()
 
     def send(self, sender: Process, message: Message) -> None:
-        """Put a message on its channel."""
+        """Put a message of a node on its channel."""
         key = (sender.node, sender.incarnation, message.target, message.target_incarnation)
         channel = self.channels.get(key)
         if channel is None:
-            channel = Channel(sender, message.target, message.target_incarnation)
+            channel = NodeChannel(self, sender, message.target, message.target_incarnation)
             self.channels[key] = channel
-        channel.wire.append((channel.sending.push(message, message.target, 1), message))
+        channel.send(message)
         if self.world.trace is not None:
             note_message(self.world, "sends", sender, message)
 
-    def busy(self) -> list[Channel]:
+    def busy(self) -> list[Channel[Any, Any]]:
         """Channels with something on the wire."""
         return [channel for channel in self.channels.values() if channel.wire]
 
-    def reachable(self, cluster: Cluster, stores: bool) -> list[Channel]:
-        """Those of them whose message can arrive; sinks wait for a store that takes writes."""
-        found = []
-        for channel in self.channels.values():
-            if not channel.wire:
-                continue
-            target = self._target(channel)
-            passes = self.links.passes(channel.sender.host, target.host)
-            waits = target.kind is NodeKind.SINK and not stores
-            if passes and not waits and not cluster.is_frozen(target.host):
-                found.append(channel)
-        return found
-
-    def _target(self, channel: Channel) -> Process:
-        found = self.world.find(channel.target, channel.incarnation)
-        return self.world.processes[channel.target] if found is None else found
+    def reachable(self, cluster: Cluster, stores: bool) -> list[Channel[Any, Any]]:
+        """Those of them whose message can arrive."""
+        return [
+            channel
+            for channel in self.channels.values()
+            if channel.wire
+            and self.links.passes(channel.sender.host, channel.host)
+            and channel.takes(stores)
+            and not cluster.is_frozen(channel.host)
+        ]
 
     def reconnect(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Connections between hosts were opened anew: what was not acknowledged is sent again."""
+        """Connections between hosts were opened anew."""
         mended = {frozenset(pair) for pair in pairs}
         for channel in self.channels.values():
-            hosts = frozenset((channel.sender.host, self._target(channel).host))
+            hosts = frozenset((channel.sender.host, channel.host))
             if channel.sender.alive and hosts in mended:
-                channel.wire = deque(channel.sending.resume(channel.acknowledged))
+                channel.reopen()
 
-    def deliver(self, channel: Channel) -> None:
-        """The next message arrives, at the process it was meant for or at its successor."""
-        world = self.world
-        number, message = channel.wire.popleft()
-        process = world.find(channel.target, channel.incarnation)
-        current = world.processes.get(channel.target)
-        if process is None or not process.alive:
-            if current is not None and current.alive and world.random.random() < 0.5:
-                world.count("stale")
-                world.receive(current, message)
-            return
-        if process.paused:
-            channel.wire.appendleft((number, message))
-            return
-        if channel.receiving.accept(number):
-            heard = self.links.passes(process.host, channel.sender.host)
-            if heard and world.random.random() < 0.5:
-                channel.acknowledged = channel.receiving.received
-                channel.sending.acknowledged(channel.acknowledged, {})
-            world.receive(process, message)
-
-    def lose(self, process: Process) -> None:
+    def lose(self, sender: Sender) -> None:
         """A process died: what it sent last may be lost."""
         for channel in self.channels.values():
-            if channel.sender is process:
-                keep = self.world.random.randint(0, len(channel.wire))
-                while len(channel.wire) > keep:
-                    channel.wire.pop()
+            if channel.sender is sender:
+                channel.lose(self.world.random)
 
     def cut(self) -> bool:
-        """Break a connection; what was not acknowledged is sent again."""
+        """Break a connection."""
         candidates = [c for c in self.channels.values() if c.sender.alive and c.wire]
         if not candidates:
             return False
-        channel = self.world.random.choice(candidates)
-        channel.wire = deque(channel.sending.resume(channel.acknowledged))
+        self.world.random.choice(candidates).reopen()
         return True
 
 

@@ -10,15 +10,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from penstock.testing.shards import in_shards
-from penstock.testing.simulator.cases import LIVES, PLAIN, REPLICAS, Case, case_of
+from penstock.testing.simulator.cases import LIVES, PLAIN, Case, case_of
 from penstock.testing.simulator.describe import describe, guarantees_of, regimes_of
 from penstock.testing.simulator.faults import ALL_FAULTS
 from penstock.testing.simulator.lives.shape import describe as describe_life
 from penstock.testing.simulator.lives.world import World as LifeWorld
 from penstock.testing.simulator.plain import PlainWorld
 from penstock.testing.simulator.regimes import REGIMES
-from penstock.testing.simulator.roles.shape import describe as describe_roles
-from penstock.testing.simulator.roles.world import World as RoleWorld
 from penstock.testing.simulator.violations import Violation
 from penstock.testing.simulator.world import World
 
@@ -50,25 +48,18 @@ def run_seed(seed: int | str | Case, trace: bool = False) -> Outcome:
     """One run; everything in it follows from the seed, or from the name of the run."""
     case = case_of(seed)
     lines: list[str] | None = [] if trace else None
-    world: World | RoleWorld | LifeWorld | PlainWorld
+    world: World | LifeWorld | PlainWorld
     regimes = guarantees = frozenset[str]()
-    if case.layout == REPLICAS:
-        roles = RoleWorld(case, lines)
-        about = describe_roles(roles.shape)
-        regimes = frozenset({"replicated"})
-        guarantees = frozenset({roles.shape.settings.guarantee.value})
-        world = roles
-    elif case.layout == LIVES:
+    if case.layout == LIVES:
         world = life = LifeWorld(case, lines)
         about = describe_life(life.shape)
     elif case.layout == PLAIN:
         world = plain = PlainWorld(case, lines)
         about = plain.describe()
     else:
-        nodes = World(case, lines)
+        world = nodes = World(case, lines)
         about = describe(nodes.shape)
         regimes, guarantees = regimes_of(nodes.shape), guarantees_of(nodes.shape)
-        world = nodes
     if lines is not None:
         lines += about
     violation: Violation | None = None

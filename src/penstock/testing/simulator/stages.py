@@ -14,6 +14,7 @@ from random import Random
 from penstock.core.causal.graph import CausalGraph, NodeKind
 from penstock.core.causal.reports import Cut
 from penstock.core.progress.marks import WATERMARK_END, WATERMARK_IDLE
+from penstock.testing.simulator.roles.shape import ReplicatedShape
 
 __all__ = [
     "Row",
@@ -77,6 +78,8 @@ class Shape:
     """(Planned flows) per node its branches: each gets every row, at one of its nodes."""
     hosts: Mapping[int, int] = field(default_factory=dict)
     """(Planned flows) the host of each node."""
+    replicated: ReplicatedShape | None = None
+    """What replicas play, beside the nodes."""
     whole: CausalGraph = field(init=False)
     """The graph with what goes from sinks to sources."""
 

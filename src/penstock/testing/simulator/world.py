@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 from random import Random
-from typing import assert_never
+from typing import Any, assert_never
 
 from penstock.core.causal.graph import NodeKind
 from penstock.core.control.recovery import (
@@ -25,6 +25,7 @@ from penstock.testing.simulator.monitor import Monitor
 from penstock.testing.simulator.network import Channel, Network, note_message
 from penstock.testing.simulator.orders import Fence, KeepLog, NodeOrder, Resume
 from penstock.testing.simulator.process import Process
+from penstock.testing.simulator.roles.part import ReplicatedPart
 from penstock.testing.simulator.stages import Shape
 from penstock.testing.simulator.store import Store
 from penstock.testing.simulator.violations import Violation
@@ -45,6 +46,7 @@ class World:
         case: Case,
         trace: list[str] | None = None,
         shape: Shape | None = None,
+        faults: tuple[str, ...] | None = None,
     ) -> None:
         self.random = Random(case.seed)
         self.trace = trace
@@ -62,11 +64,17 @@ class World:
         """Before this step the store refuses writes, or is slow."""
         self.store_slow = False
         self._idle_ticks = 0
-        self.driver = Driver(self)
+        self.rough = case.rough
         self.cluster: Cluster | None = None
-        """(Rough runs) the hosts, and the driver's knowledge of them."""
-        if case.rough:
+        """(Rough runs, replicas) the hosts, and the driver's knowledge of them."""
+        self.replicas: ReplicatedPart | None = None
+        """What is played by replicas, where the flow has any."""
+        if self.shape.replicated is not None:
+            self.replicas = ReplicatedPart(self, self.shape.replicated, case.often)
+        self.driver = Driver(self)
+        if case.rough or self.replicas is not None:
             self.cluster = Cluster(self)
+            self.cluster.begin()
         graph = self.shape.graph
         zero = dict.fromkeys(graph.order, 0)
         self.processes: dict[int, Process] = {}
@@ -97,7 +105,7 @@ class World:
             self.switch_share, self.settle_share = SWITCH_SHARE_LONG, 1.0
             self.checkpoint_share = self.random.choice((0.4, 0.9))
             self.truncate_share = self.random.choice((0.1, 0.3))
-        plan_faults(self)
+        plan_faults(self, faults)
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -111,6 +119,8 @@ class World:
         except (LookupError, TypeError, ValueError) as error:
             raise Violation("broken", f"{type(error).__name__}: {error}") from error
         self.monitor.ended()
+        if self.replicas is not None:
+            self.replicas.ended()
 
     def step(self) -> bool:
         """One thing happens; False when nothing can."""
@@ -121,6 +131,8 @@ class World:
             strike(self, self.pending.pop(0)[1])
         if self.cluster is not None and self.steps % TICK == 0:
             self._tick(self.cluster)
+        if self.replicas is not None:
+            self.replicas.look()
         choices = self.choices()
         if not choices and self.cluster is not None:
             return self._idle(self.cluster)
@@ -140,12 +152,15 @@ class World:
         if mended:
             self.network.reconnect(mended)
         cluster.tick()
+        if self.replicas is not None:
+            self.replicas.tick()
 
     def _idle(self, cluster: Cluster) -> bool:
         """Nothing can happen but that time passes; False when that changes nothing, either."""
         waits = self.steps < self.store_until or self.network.links.dead or self.pending
         self._idle_ticks += 1
-        if (self.driver.quiet and not waits and not cluster.busy) or self._idle_ticks > IDLE_MAX:
+        quiet = self.driver.quiet and (self.replicas is None or self.replicas.at_rest())
+        if (quiet and not waits and not cluster.busy) or self._idle_ticks > IDLE_MAX:
             return False
         self.steps += TICK - self.steps % TICK - 1
         return True
@@ -159,18 +174,17 @@ class World:
 
     def choices(self) -> Choices:
         """Everything that can happen now."""
-        deliver = self.network.deliver
-        late: list[Channel] = []
+        late: list[Channel[Any, Any]] = []
         cluster = self.cluster
         stores = self.store_works
         busy = self.network.busy() if cluster is None else self.network.reachable(cluster, stores)
         if self.laggards:
             slow = self.laggards
-            late = [c for c in busy if (c.sender.node, c.target) in slow]
-            busy = [c for c in busy if (c.sender.node, c.target) not in slow]
-        found: Choices = [(deliver, channel) for channel in busy]
+            late = [c for c in busy if c.edge in slow]
+            busy = [c for c in busy if c.edge not in slow]
+        found: Choices = [(self._deliver, channel) for channel in busy]
         if late and (not found or self.random.random() < 0.15):
-            found += [(deliver, channel) for channel in late]
+            found += [(self._deliver, channel) for channel in late]
         source = NodeKind.SOURCE
         for process in (*self.processes.values(), *self.zombies):
             if process.writes and stores:
@@ -191,12 +205,17 @@ class World:
         found += [(self._told, node) for node in told]
         self.loops.add_choices(found)
         self.driver.add_choices(found, stores)
+        if self.replicas is not None:
+            self.replicas.add_choices(found, stores)
         if not stores:
             return found
         for number, effect in enumerate(self.starting):
             if cluster is None or cluster.can_run(effect.node):
                 found.append((self._spawn, number))
         return found
+
+    def _deliver(self, channel: Channel[Any, Any]) -> None:
+        channel.deliver()
 
     def _hears(self, node: int) -> bool:
         """Whether what is told to a node reaches it now."""

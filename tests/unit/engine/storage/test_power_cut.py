@@ -339,7 +339,8 @@ def test_a_source_that_froze_before_its_first_cut_is_fenced(tmp_path: Path) -> N
     successor = BoundaryLog(tmp_path, "numbers", 0)
     successor.take_over(None, ended=True, fence=2)
     successor.claim(2)
-    frozen.append({"epoch": 0, "position": 66})
+    with pytest.raises(FileNotFoundError, match="another file now"):
+        frozen.append({"epoch": 0, "position": 66})
     with pytest.raises(PeerError, match="belongs to incarnation 2"):
         late.claim(1)
     successor.append({"epoch": 0, "position": 10})

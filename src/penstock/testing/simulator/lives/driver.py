@@ -270,7 +270,7 @@ class Driver:
             self.host_monitor.up(event.host)
         for effect in effects:
             if isinstance(effect, FenceHost) and self.life.has_run:
-                self.host_monitor.lost(effect.host, event, late=False)
+                self.host_monitor.lost(effect.host, event)
         self.perform(effects, event)
 
     def time_passed(self) -> None:

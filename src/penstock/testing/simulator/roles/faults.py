@@ -1,13 +1,16 @@
-"""Faults: what goes wrong in a simulated run, and when.  The seed chooses both."""
+"""Faults of replicas: which hosts fail together, and what happens in the middle of a hand-over."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from penstock.testing.simulator.roles.world import Host, World
+from penstock.testing.simulator.host_faults import strike_hosts
 
-__all__ = ["FAULTS", "ROUGH", "plan_faults", "strike"]
+if TYPE_CHECKING:
+    from penstock.testing.simulator.roles.agent import Agent
+    from penstock.testing.simulator.roles.part import ReplicatedPart
+
+__all__ = ["FAULTS", "SIBLING", "strike_replicas"]
 
 FAULTS = (
     "crash",
@@ -24,98 +27,69 @@ FAULTS = (
     "move",
     "controller",
 )
-
-ROUGH = ("partition", "half_open", "clock", "store_refuses", "driver")
-"""(Rough runs) what happens besides to connections, clocks, the store and the driver."""
-
-
-def plan_faults(world: World, allowed: tuple[str, ...] | None) -> None:
-    """Choose when what fails; the number is often none or one."""
-    random = world.random
-    number = random.choice((0, 1, 1, 2, 3, 4, 6)) if allowed != () else 0
-    last = 60 + 20 * world.shape.rows
-    kinds = allowed or ((*FAULTS, *ROUGH) if world.rough else FAULTS)
-    world.pending = sorted((random.randint(3, last), random.choice(kinds)) for _ in range(number))
+SIBLING = "sibling"
+"""(Rough runs) the next host that joins a ring loses one of those that it learns from."""
 
 
-def strike(world: World, what: str) -> None:
+def strike_replicas(part: ReplicatedPart, what: str) -> None:
     """Something fails now."""
-    random = world.random
-    victims = _victims(world, what)
-    world.faults[what] += 1
+    world = part.world
+    random, cluster = world.random, part.cluster
+    part.monitor.faults += 1
+    if what == SIBLING:
+        part.cut_siblings += 1
+        return
+    if what not in FAULTS or what in ("suspicion", "connection"):
+        strike_hosts(world, cluster, what)
+        return
+    victims = _victims(part, what)
+    world.count(what)
     world.note(f"FAULT {what} {[victim.number for victim in victims]}")
-    world.monitor.faults += 1
-    if what in ("controller", "driver"):
-        if what == "driver":
-            world.driver.steps_left = random.randint(1, 30)
-        else:
-            world.driver.restart()
-        return
-    if what in ROUGH:
-        _strike_rough(world, what)
-        return
-    if what == "connection":
-        world.network.cut()
+    if what == "controller":
+        world.driver.lose_controller()
     for victim in victims:
         if what == "anew":
-            world.driver.begin_anew(victim)
+            if world.driver.rings is not None and not cluster.driver_sleeps:
+                world.driver.rings.begin_anew(victim)
             if random.random() < 0.5:
-                world.driver.lose(random.choice(world.living()).number)
+                cluster.kill(random.choice(victims).process)
         elif what in ("freeze", "blink"):
-            victim.frozen = random.randint(1, 60) if what == "blink" else random.randint(90, 400)
-        elif what == "suspicion":
-            world.driver.lose(victim.number)
+            steps = random.randint(1, 60) if what == "blink" else random.randint(90, 400)
+            victim.process.frozen_until = world.steps + steps
         elif what == "halfway":
-            world.cut_short = victim.number
+            part.cut_short = victim.host
         elif what == "move":
-            world.cut_move = random.choice(("sender", "target"))
+            part.cut_move = random.choice(("sender", "target"))
         else:
-            world.kill(victim)
-            if random.random() < 0.3:
-                world.driver.lose(victim.number)
+            cluster.kill(victim.process)
 
 
-def _strike_rough(world: World, what: str) -> None:
-    random = world.random
-    until = world.steps + random.randint(5, 250)
-    live = [host.number for host in world.living()]
-    chosen = random.sample(live, min(2, len(live)))
-    if what == "store_refuses":
-        world.store_until = until
-    elif what == "clock" and chosen:
-        world.hosts[chosen[0]].offset_ms += random.choice((20, 400, 5_000))
-    elif len(chosen) == 2 and what == "partition":
-        world.network.links.partition(chosen[0], chosen[1], until)
-    elif len(chosen) == 2:
-        world.network.links.half_open(chosen[0], chosen[1], until)
-
-
-def _neighbours(world: World, live: list[Host]) -> list[Host]:
+def _neighbours(part: ReplicatedPart, live: list[Agent]) -> list[Agent]:
     """All hosts of two stages next to each other, neither a source: no depth covers that."""
-    stages = world.shape.stages
+    stages = part.shape.stages
     inner = [
         stage for stage in stages.roles if stages.parents[stage] and stages.children.get(stage)
     ]
-    stage = world.random.choice(inner)
-    both = {stage, world.random.choice(stages.children[stage])}
-    return [host for host in live if host.stage in both]
+    stage = part.world.random.choice(inner)
+    both = {stage, part.world.random.choice(stages.children[stage])}
+    return [agent for agent in live if not both.isdisjoint(agent.machines)]
 
 
-def _victims(world: World, what: str) -> list[Host]:
-    random = world.random
-    live = [host for host in world.living() if not host.frozen]
-    if not live or what in ("connection", "controller", *ROUGH):
+def _victims(part: ReplicatedPart, what: str) -> list[Agent]:
+    random = part.world.random
+    live = [agent for agent in part.living() if not part.cluster.is_frozen(agent.host)]
+    if not live or what == "controller":
         return []
     victim = random.choice(live)
+    stage = random.choice(sorted(victim.machines)) if victim.machines else None
     if what == "group":
-        return [host for host in live if host.stage == victim.stage]
+        return [agent for agent in live if stage in agent.machines] or [victim]
     if what == "path":
-        near = () if victim.stage is None else world.shape.stages.children.get(victim.stage, ())
-        below = [host for host in live if host.stage in near]
+        near = () if stage is None else part.shape.stages.children.get(stage, ())
+        below = [agent for agent in live if not agent.machines.keys().isdisjoint(near)]
         return [victim, random.choice(below)] if below else [victim]
     if what == "beyond":
-        return _neighbours(world, live)
+        return _neighbours(part, live)
     if what == "again":
-        newest = max(live, key=lambda host: host.number)
-        return [newest]
+        return [max(live, key=lambda agent: agent.number)]
     return [victim]

@@ -8,35 +8,48 @@ from typing import TYPE_CHECKING
 from penstock.core.delivery.guarantees import Guarantee
 from penstock.core.delivery.ids import ParcelId, member_host
 from penstock.core.delivery.records import ReplicaMachine
-from penstock.testing.simulator.roles.shape import Row, Shape
+from penstock.testing.simulator.roles.shape import Row
 from penstock.testing.simulator.roles.source_log import rows_of_read
 from penstock.testing.simulator.violations import Violation
 
 if TYPE_CHECKING:
-    from penstock.testing.simulator.roles.world import Host, World
+    from penstock.testing.simulator.roles.agent import Agent
+    from penstock.testing.simulator.roles.part import ReplicatedPart
 
-__all__ = ["Monitor"]
+__all__ = ["ReplicaMonitor"]
 
 Lineage = tuple[int, int]
 
 
-class Monitor:
-    """Watches what is published and who held what when it died."""
+class ReplicaMonitor:
+    """Watches what replicas publish, and who held what when it died."""
 
-    def __init__(self, shape: Shape) -> None:
-        self.shape = shape
-        self.expected = shape.expected()
+    def __init__(self, part: ReplicatedPart) -> None:
+        shape = part.shape
+        self._part = part
+        self._expected: tuple[list[int], frozenset[Row]] = ([], frozenset())
         self.seen: Counter[Row] = Counter()
         self.hits: dict[Lineage, set[int]] = {}
         self.faults = 0
         """Crashes, freezes, cuts: anything but the moving of roles."""
-        settings = shape.settings
-        self.whole = settings.acknowledged or settings.depth >= shape.stages.length
+        self._guarantee = shape.settings.guarantee
+        self._depth = shape.depth
+        self.whole = shape.settings.acknowledged or shape.settings.depth >= shape.stages.length
         """Whether some host can always send again, however many die."""
+
+    @property
+    def expected(self) -> frozenset[Row]:
+        """All that has to come out of what can be read by now."""
+        part = self._part
+        counts = [part.rows_of(lane) for lane in part.logs]
+        if self._expected[0] != counts:
+            read = {lane: part.source_rows(lane, range(part.rows_of(lane))) for lane in part.logs}
+            self._expected = counts, part.shape.expected(read)
+        return self._expected[1]
 
     def published(self, rows: tuple[Row, ...]) -> None:
         """Rows became visible outside."""
-        guarantee = self.shape.settings.guarantee
+        guarantee = self._guarantee
         for row in rows:
             self.seen[row] += 1
             if row not in self.expected:
@@ -44,49 +57,56 @@ class Monitor:
             if self.seen[row] > 1 and (guarantee.doubles_nothing or not self.faults):
                 raise Violation("doubled", f"row {row} came {self.seen[row]} times")
 
-    def hit(self, host: Host, world: World) -> None:
+    def hit(self, agent: Agent) -> None:
         """A host is lost with whatever it holds; sources can read theirs again."""
-        if host.machine is None or host.stage in self.shape.stages.sources:
+        if not agent.machines:
             return
-        ends = {lane: log.ends for lane, log in world.logs.items()}
-        for id_ in self._held(host.machine, host.number, world):
+        ends = {lane: log.ends for lane, log in self._part.logs.items()}
+        for id_ in self._held(agent):
             if id_.number <= len(ends[id_.lane]):
                 for place in rows_of_read(ends[id_.lane], id_.number):
-                    self.hits.setdefault((id_.lane.place, place), set()).add(host.number)
+                    self.hits.setdefault((id_.lane.place, place), set()).add(agent.host)
 
-    def missed(self, id_: ParcelId, world: World) -> None:
+    def missed(self, id_: ParcelId) -> None:
         """A sink says that a parcel will never come: then enough of those that had it have died."""
-        for place in rows_of_read(world.logs[id_.lane].ends, id_.number):
+        for place in rows_of_read(self._part.logs[id_.lane].ends, id_.number):
             hits = self.hits.get((id_.lane.place, place), set())
-            if self.whole or len(hits) <= self.shape.settings.depth:
+            if self.whole or len(hits) <= self._depth:
                 raise Violation("missed", f"{id_}, held by {sorted(hits)} when they died")
 
-    def _held(self, machine: ReplicaMachine, host: int, world: World) -> list[ParcelId]:
+    def _held(self, agent: Agent) -> list[ParcelId]:
         held: list[ParcelId] = []
-        for player in machine.players.values():
-            held += [*player.tables.entries, *player.tables.works]
-        for table in machine.copies.values():
-            held += [record.id for record in table.records.values() if record.parcel is not None]
-        for to, state in machine.kept.values():  # the only copy, if it cannot have arrived
-            at = member_host(to.host)
-            if not world.hosts[at].alive or at not in world.driver.up:
-                held += [*state.entries, *state.works]
-        return held + world.handed_to(host)
+        part = self._part
+        for stage, machine in agent.machines.items():
+            if stage in part.shape.stages.sources:
+                continue
+            for player in machine.players.values():
+                held += [*player.tables.entries, *player.tables.works]
+            for table in machine.copies.values():
+                held += [
+                    record.id for record in table.records.values() if record.parcel is not None
+                ]
+            for to, state in machine.kept.values():  # the only copy, if it cannot have arrived
+                at = part.of(agent, member_host(to.host))
+                if not at.alive or part.cluster.refuses(at.host):
+                    held += [*state.entries, *state.works]
+        return held + part.handed_to(agent.host)
 
-    def check_end(self, world: World) -> None:
+    def check_end(self) -> None:
         """Everything has come to rest."""
-        settings = self.shape.settings
+        part, rings = self._part, self._part.world.driver.rings
+        settings = part.shape.settings
         for row in sorted(self.expected - set(self.seen)):
             if settings.guarantee is Guarantee.AT_MOST_ONCE and self.faults:
                 continue
             hits = self.hits.get((row[0], row[1]), set())
-            if self.whole or settings.dedup or len(hits) <= settings.depth:
+            if self.whole or settings.dedup or len(hits) <= self._depth:
                 raise Violation("lost", f"row {row}, held by {sorted(hits)} when they died")
-        if self.expected <= self.seen.keys() and not world.driver.ended:
+        if self.expected <= self.seen.keys() and (rings is None or not rings.ended):
             raise Violation("ended", "all rows are published, and no sink has ended")
-        for host in world.living():
-            if host.machine is not None:
-                self._purged(host.number, host.machine)
+        for agent in part.living():
+            for machine in agent.machines.values():
+                self._purged(agent.number, machine)
 
     def _purged(self, host: int, machine: ReplicaMachine) -> None:
         for role, player in machine.players.items():
@@ -102,14 +122,16 @@ class Monitor:
             if unsettled and role not in machine.players:
                 raise Violation("purge", f"copies left of {role} at {host}: {unsettled}")
 
-    def check_homes(self, world: World) -> None:
+    def check_homes(self) -> None:
         """Every role is back where it belongs."""
-        record = world.driver.machine.record
+        part, rings = self._part, self._part.world.driver.rings
+        record = None if rings is None else rings.machine.record
         if record is None:
             raise Violation("eventuality", "the rings have not begun")
         for role, seat in record.seats.items():
             home = record.rings[role.stage].get(record.homes[role])
-            machine = world.hosts[member_host(seat.host)].machine
+            agent = part.agents[part.cluster.key(member_host(seat.host))]
+            machine = agent.machines.get(role.stage)
             player = None if machine is None else machine.players.get(role)
             if seat.host != home or player is None or player.incarnation != seat.incarnation:
                 raise Violation("reinstatement", f"{role} is at {seat}, its home is {home}")

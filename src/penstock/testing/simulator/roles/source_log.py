@@ -1,7 +1,7 @@
 """The simulated log of a source role: which rows each of its reads has.
 
-As on disk: a fence puts a copy in the log's place, and a process that had the old file open goes on
-writing into that one, which no other process reads.
+As on disk: a fence puts a copy in the log's place, and a process that had the old file open finds
+out when it notes something there.
 """
 
 from __future__ import annotations
@@ -16,15 +16,19 @@ __all__ = ["SourceFile", "SourceLog", "rows_of_read"]
 class SourceFile:
     """The log as one player has it open."""
 
+    log: SourceLog
     notes: list[tuple[int, int]]
     """Numbers of reads, and the row after the last of each."""
     ends: list[int]
     """Per read that this player has made or has found noted: the row after its last one."""
 
-    def append(self, end: int) -> None:
-        """Note the next read."""
+    def append(self, end: int) -> bool:
+        """Note the next read; False: the log was taken over."""
+        if not self.log.holds(self.notes):
+            return False
         self.ends.append(end)
         self.notes.append((len(self.ends), end))
+        return True
 
 
 class SourceLog:
@@ -33,10 +37,10 @@ class SourceLog:
     >>> log = SourceLog()
     >>> old = log.claim(1)
     >>> old.append(3)
+    True
     >>> log.take_over(fence=2)
-    >>> old.append(7)
-    >>> log.claim(1), log.claim(2).ends
-    (None, [3])
+    >>> old.append(7), log.claim(1), log.claim(2).ends
+    (False, None, [3])
     """
 
     def __init__(self) -> None:
@@ -59,7 +63,13 @@ class SourceLog:
 
     def claim(self, incarnation: int) -> SourceFile | None:
         """Open it, unless a later incarnation was fenced off from it."""
-        return None if incarnation < self.fence else SourceFile(self._notes, list(self.ends))
+        if incarnation < self.fence:
+            return None
+        return SourceFile(self, self._notes, list(self.ends))
+
+    def holds(self, notes: list[tuple[int, int]]) -> bool:
+        """Whether these are the notes that are read, and not a file that was replaced."""
+        return notes is self._notes
 
 
 def rows_of_read(ends: Sequence[int], number: int) -> range:
