@@ -14,7 +14,7 @@ from penstock.testing.simulator.cases import LIVES, PLAIN, Case, case_of
 from penstock.testing.simulator.describe import describe, guarantees_of, regimes_of
 from penstock.testing.simulator.faults import ALL_FAULTS
 from penstock.testing.simulator.lives.shape import describe as describe_life
-from penstock.testing.simulator.lives.world import World as LifeWorld
+from penstock.testing.simulator.lives.world import LifeWorld
 from penstock.testing.simulator.plain import PlainWorld
 from penstock.testing.simulator.regimes import REGIMES
 from penstock.testing.simulator.violations import Violation

@@ -1,12 +1,10 @@
 """Hosts come up, are lost and are replaced: the effects, event by event."""
 
 from collections.abc import Iterable
-from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from penstock.core.control import membership_events
 from penstock.core.control.controller import Assign, ControllerMachine, EndHosts, FlowPhase, Go
 from penstock.core.control.giving_up import LOSSES_MAX
 from penstock.core.control.homecoming import LOOK_MS, SETTLE_MS
@@ -32,7 +30,6 @@ from penstock.core.control.membership_events import (
     JoinReplicas,
     LaunchHost,
     LoadsMeasured,
-    MembershipEffect,
     MembershipEvent,
     MoveNodes,
     NodesOpened,
@@ -570,9 +567,6 @@ def test_a_late_host_is_introduced_and_gets_what_waited_for_it() -> None:
     assert ring(effects) == {4: 2, 2: 3, 3: 5, 5: 4, DRIVER: None}
 
 
-# -- going home ------------------------------------------------------------------------------------
-
-
 def test_nodes_go_home_to_the_host_in_the_lost_ones_place() -> None:
     flow = Flow(2).running()
     flow.take(ProcessEnded(1))
@@ -597,17 +591,6 @@ def test_only_a_flow_that_runs_moves_nodes() -> None:
     assert flow.machine.looks_home(10_000)
     flow.life.stop_asked(flow.now_ms)
     assert not flow.machine.looks_home(10_000)
-
-
-# -- effects as values -----------------------------------------------------------------------------
-
-
-def test_every_effect_carries_its_cause_and_events_are_values() -> None:
-    for kind in MembershipEffect.__args__:  # type: ignore[attr-defined]
-        assert fields(kind)[0].name == "cause", kind
-    for kind in (*MembershipEffect.__args__, *MembershipEvent.__args__):  # type: ignore[attr-defined]
-        assert kind.__dataclass_params__.frozen, kind
-        assert kind.__name__ in membership_events.__all__
 
 
 def test_effects_of_one_event_share_its_number() -> None:

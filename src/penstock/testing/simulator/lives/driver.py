@@ -55,12 +55,12 @@ from penstock.core.control.roster import DRIVER, Roster
 from penstock.core.progress.marks import EPOCH_END
 from penstock.testing.simulator.host_monitor import HostMonitor
 from penstock.testing.simulator.lives.hosts import BEAT_MS, INTERVAL_MS, TIMEOUT_MS, Host, NodeRun
-from penstock.testing.simulator.lives.monitor import DRAIN_MS, START_MS, Monitor
+from penstock.testing.simulator.lives.monitor import DRAIN_MS, START_MS, LifeMonitor
 
 if TYPE_CHECKING:
-    from penstock.testing.simulator.lives.world import World
+    from penstock.testing.simulator.lives.world import LifeWorld
 
-__all__ = ["Completed", "Driver", "StateFollowed", "Report", "SavedState", "Started"]
+__all__ = ["Completed", "LifeDriver", "StateFollowed", "Report", "SavedState", "Started"]
 
 HOST_TIMEOUT_MS = 6_000
 
@@ -99,10 +99,10 @@ class StateFollowed(NamedTuple):
 Report = MembershipEvent | Started | Completed | SavedState | StateFollowed
 
 
-class Driver:
+class LifeDriver:
     """Decides about hosts; starts nodes where they are placed."""
 
-    def __init__(self, world: World, run: int) -> None:
+    def __init__(self, world: LifeWorld, run: int) -> None:
         shape = world.shape
         self._world = world
         self.run = run
@@ -134,7 +134,7 @@ class Driver:
         self.membership = MembershipMachine(self.life, roster, self.placement, policy)
         self.membership.giving_up.recorded(world.store.skipped)
         self.followers = Followers(lambda: self.incarnations)
-        self.monitor = Monitor(world, self)
+        self.monitor = LifeMonitor(world, self)
         self.host_monitor = HostMonitor(self, INTERVAL_MS, BEAT_MS)
         self.incarnations = dict.fromkeys(shape.nodes, 0)
         self.fenced: set[int] = set()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.core.control.controller import FlowPhase
 
 if TYPE_CHECKING:
-    from penstock.testing.simulator.lives.world import World
+    from penstock.testing.simulator.lives.world import LifeWorld
 
 __all__ = ["FAULTS", "LIFE", "plan_faults", "strike"]
 
@@ -21,7 +21,7 @@ FAULTS = (
 )
 
 
-def plan_faults(world: World) -> None:
+def plan_faults(world: LifeWorld) -> None:
     """Choose when what happens."""
     random = world.random
     number = random.choice((0, 0, 1, 2, 3, 5))
@@ -31,7 +31,7 @@ def plan_faults(world: World) -> None:
     )
 
 
-def strike(world: World, what: str) -> None:
+def strike(world: LifeWorld, what: str) -> None:
     """Something fails now."""
     random, driver = world.random, world.driver
     workers = [host for host in world.workers() if host.number not in driver.fenced]

@@ -22,7 +22,7 @@ from penstock.errors import FunctionError
 from penstock.testing.simulator.lives.shape import STAGE
 
 if TYPE_CHECKING:
-    from penstock.testing.simulator.lives.world import World
+    from penstock.testing.simulator.lives.world import LifeWorld
 
 __all__ = ["BEAT_MS", "INTERVAL_MS", "TIMEOUT_MS", "Host", "NodeRun"]
 
@@ -51,7 +51,7 @@ class NodeRun:
 class Host:
     """A process that runs nodes."""
 
-    world: World
+    world: LifeWorld
     number: int
     run: int
     """Which of the drivers has launched it."""

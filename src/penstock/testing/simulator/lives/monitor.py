@@ -23,10 +23,10 @@ from penstock.testing.simulator.lives.shape import STAGE
 from penstock.testing.simulator.violations import Violation
 
 if TYPE_CHECKING:
-    from penstock.testing.simulator.lives.driver import Driver
-    from penstock.testing.simulator.lives.world import World
+    from penstock.testing.simulator.lives.driver import LifeDriver
+    from penstock.testing.simulator.lives.world import LifeWorld
 
-__all__ = ["DRAIN_MS", "START_MS", "Monitor"]
+__all__ = ["DRAIN_MS", "START_MS", "LifeMonitor"]
 
 DRAIN_MS, START_MS = 2_000, 8_000
 SLACK_MS = 200
@@ -37,10 +37,10 @@ NARROWING = 6
 """Losses in a row that may narrow down which of a node's deadly rows it is."""
 
 
-class Monitor:
+class LifeMonitor:
     """Watches one driver's decisions about its flow."""
 
-    def __init__(self, world: World, driver: Driver) -> None:
+    def __init__(self, world: LifeWorld, driver: LifeDriver) -> None:
         self._world = world
         self._driver = driver
         self._losses: dict[int, int] = {}

@@ -7,7 +7,7 @@ from random import Random
 
 from penstock.core.delivery.takeover import Takeover
 
-__all__ = ["SINK", "STAGE", "Shape", "describe", "shape_of"]
+__all__ = ["SINK", "STAGE", "LifeShape", "describe", "shape_of"]
 
 STAGE, SINK = "work", "out"
 EPOCHS = (6, 12, 25, 50)
@@ -23,7 +23,7 @@ ROWS = (1, 3, 40, 90)
 
 
 @dataclass(frozen=True)
-class Shape:
+class LifeShape:
     """A chain of stages, each a few nodes wide; every node of one feeds every node of the next."""
 
     stages: tuple[tuple[int, ...], ...]
@@ -85,7 +85,7 @@ class Shape:
         return any(rows and node not in self.skipping for node, rows in self.deadly.items())
 
 
-def shape_of(random: Random) -> Shape:
+def shape_of(random: Random) -> LifeShape:
     """Draw one."""
     counter = iter(range(100))
     stages = tuple(
@@ -106,7 +106,7 @@ def shape_of(random: Random) -> Shape:
     if workers and random.random() < 0.45:
         deadly[random.choice(workers)] = frozenset()
     skipping = frozenset(deadly if random.random() < 0.6 else ())
-    shape = Shape(
+    shape = LifeShape(
         stages=stages,
         hosts=hosts,
         standby=random.choice((0, 0, 1, 2)),
@@ -137,7 +137,7 @@ def _trouble(random: Random, skips: bool) -> str:
     return "" if what == "raises" and skips else what
 
 
-def describe(shape: Shape) -> list[str]:
+def describe(shape: LifeShape) -> list[str]:
     """The flow, one line a stage."""
     lines = [
         f"{shape.hosts} hosts, {shape.standby} spares, {shape.epochs} epochs of {shape.rows} rows, "

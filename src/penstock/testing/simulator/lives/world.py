@@ -21,19 +21,19 @@ from penstock.errors import HostLostError, PenstockError
 from penstock.testing.simulator.cases import Case
 from penstock.testing.simulator.lives.driver import (
     Completed,
-    Driver,
+    LifeDriver,
     Report,
     SavedState,
     StateFollowed,
 )
 from penstock.testing.simulator.lives.faults import plan_faults, strike
 from penstock.testing.simulator.lives.hosts import INTERVAL_MS, TIMEOUT_MS, Host, NodeRun
-from penstock.testing.simulator.lives.monitor import Monitor
+from penstock.testing.simulator.lives.monitor import LifeMonitor
 from penstock.testing.simulator.lives.shape import shape_of
 from penstock.testing.simulator.lives.store import LifeStore
 from penstock.testing.simulator.violations import Violation
 
-__all__ = ["TICK_MS", "World"]
+__all__ = ["TICK_MS", "LifeWorld"]
 
 TICK_MS = 25
 TICKS_MAX = 12_000
@@ -49,7 +49,7 @@ class _Job:
     over: bool = False
 
 
-class World:
+class LifeWorld:
     """One simulated run."""
 
     def __init__(self, case: Case, trace: list[str] | None = None) -> None:
@@ -80,7 +80,7 @@ class World:
         self._arrives_ms: dict[tuple[int, int, bool], int] = {}
         self.pending: list[tuple[int, str]] = []
         plan_faults(self)
-        self.driver = Driver(self, 0)
+        self.driver = LifeDriver(self, 0)
         self._begin()
 
     @property
@@ -89,7 +89,7 @@ class World:
         return self.steps * TICK_MS
 
     @property
-    def monitor(self) -> Monitor:
+    def monitor(self) -> LifeMonitor:
         """What watches the present driver."""
         return self.driver.monitor
 
@@ -326,7 +326,7 @@ class World:
         self.note("the driver restarts")
         for host in self.hosts:
             host.alive = False
-        self.driver = Driver(self, self.driver.run + 1)
+        self.driver = LifeDriver(self, self.driver.run + 1)
         self._begin()
 
     # -- nodes -----------------------------------------------------------------------------------
