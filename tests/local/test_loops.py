@@ -17,7 +17,7 @@ from penstock.api import functions as F
 from penstock.core.node.blocks import Blocks
 from penstock.core.node.messages import Deliver
 from penstock.engine.store.durable import CheckpointWriter
-from penstock.errors import FunctionError, GraphError, SettingsError, TransientError
+from penstock.errors import FunctionError, GraphError, PeerError, SettingsError, TransientError
 from penstock.testing.kills import await_recovery
 from penstock.testing.local import run_local, start_local
 
@@ -442,6 +442,56 @@ def test_rows_that_wait_for_a_checkpoint_go_on_when_it_is_durable(
         durable.set()
         query.stop()
     assert by_epoch(out) == dict.fromkeys((0, 1, 2, 3, 6), halves(list(range(20))))
+
+
+def test_a_checkpoint_that_fails_late_is_not_taken_for_one_of_the_next_incarnation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node restarts where it was while its old checkpoint, which the store refuses, waits."""
+    begun, submitted, refused = threading.Event(), threading.Event(), threading.Event()
+    stores: list[Any] = []
+    name = ""
+    write, submit = CheckpointWriter._write, CheckpointWriter.submit
+
+    def write_late(writer: CheckpointWriter, job: Any) -> Any:
+        if stores and job.store is stores[0]:
+            begun.set()
+            refused.wait(WAIT_S)
+            raise PeerError("another incarnation has its place")
+        return write(writer, job)
+
+    def submit_and_say(writer: CheckpointWriter, store: Any, *rest: Any) -> None:
+        if store.name == name:
+            stores.append(store)
+        submit(writer, store, *rest)
+        if stores and store.name == name and store is not stores[0]:
+            submitted.set()
+
+    monkeypatch.setattr(CheckpointWriter, "_write", write_late)
+    monkeypatch.setattr(CheckpointWriter, "submit", submit_and_say)
+    flow = Flow("late")
+    source = flow.memory(NUMBERS, manualEpochs=True)
+    out = source.iterate(halve, name="loop").memory()
+    query = start_local(flow, checkpointLocation=str(tmp_path), checkpointInterval="100 ms")
+    try:
+        places = {node["name"]: node["host"] for node in query.nodes() if node["loop"]}
+        other = next(iter(places))
+        name = next(node for node, host in places.items() if host != places[other])
+        source.push({"n": list(range(20))})
+        source.closeEpoch()
+        assert begun.wait(WAIT_S)
+        query.kill(other)
+        await_recovery(query, 1, WAIT_S)
+        source.push({"n": list(range(20))})
+        source.closeEpoch()
+        assert submitted.wait(WAIT_S)
+        refused.set()
+        source.close()
+        query.finish(WAIT_S)
+    finally:
+        refused.set()
+        query.stop()
+    assert by_epoch(out) == dict.fromkeys((0, 1), halves(list(range(20))))
 
 
 @pytest.mark.parametrize("recovery", ["causal", "none"])

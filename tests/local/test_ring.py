@@ -377,6 +377,18 @@ def test_who_speaks_again_at_once_was_only_slow_and_gets_more_time() -> None:
     check(out)
 
 
+def test_a_host_that_was_given_up_ends_with_its_flow() -> None:
+    """Nobody is left to tell it; its threads would call their peers for ever."""
+    flow, out = summed()
+    query = started(flow, 2, **QUICK)
+    wait_until(out.toPylist, WAIT_S, "rows")
+    query.freeze("sums[0]", 10 * WAIT_S)
+    await_recovery(query)
+    to_the_end(query)
+    assert query.join(WAIT_S)
+    check(out)
+
+
 def test_what_a_host_was_told_before_it_froze_it_does_not_do_when_it_wakes_up() -> None:
     flow, out = summed(LONGER)
     query = started(flow, 2, **QUICK)

@@ -42,7 +42,7 @@ from penstock.engine.driver.query import FlowQuery
 from penstock.engine.host.last_words import exit_words
 from penstock.engine.host.task import BEAT_S, GRACE_S, HostProcess, HostTask
 from penstock.engine.settings import RunSettings
-from penstock.errors import HostLostError, SettingsError, TransientError
+from penstock.errors import HostLostError, PenstockError, SettingsError, TransientError
 from penstock.planning.physical import physical_plan
 from penstock.testing.held_input import release_input
 
@@ -161,6 +161,16 @@ class _LocalHost(HostProcess):
     def _end_soon(self) -> None:
         """A thread cannot be killed: the controller leaves it behind."""
 
+    def die_out(self) -> None:
+        """The flow is over and this host still here: end as soon as that is possible.
+
+        It was given up, or left behind, and nobody is there who would tell it.  A process would
+        miss the driver and end itself; a thread would go on calling its peers for ever.
+        """
+        self.died, self.host.orderly = True, False
+        self.host.end()
+        self._woken.set()
+
 
 class _LocalJob:
     """A host in a thread."""
@@ -171,6 +181,8 @@ class _LocalJob:
         self._on_end = on_end
         self._task = task
         self.process: _LocalHost | None = None
+        self._over = False
+        """Whether the flow has ended."""
         self.thread = threading.Thread(
             target=self._run, name=f"penstock-host-{task.slot}", daemon=True
         )
@@ -183,6 +195,8 @@ class _LocalJob:
         error = None
         try:
             host = self.process = _LocalHost(self._task, self._task.slot)
+            if self._over:
+                host.die_out()
             with suppress(_Died):
                 host.run()
             if host.died:
@@ -192,6 +206,12 @@ class _LocalJob:
             error = HostLostError(f"host {self.host} was lost: {raised!r}", host=self.host)
         self.ended.set()
         self._on_end(self.host, error)
+
+    def die_out(self) -> None:
+        """The flow is over: so is this host, if it has not ended."""
+        self._over = True
+        if self.process is not None and not self.ended.is_set():
+            self.process.die_out()
 
     def leave(self) -> None:
         """Go on without this host, which did not end."""
@@ -280,6 +300,11 @@ class LocalQuery(FlowQuery):
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in threads)
+
+    def _on_ended(self, error: PenstockError | None) -> None:
+        for job in list(self._jobs.values()):
+            job.die_out()
+        super()._on_ended(error)
 
     @property
     def _jobs(self) -> dict[int, _LocalJob]:

@@ -42,9 +42,14 @@ class HostLinks:
             self.host.call(partial(self.agent.take, order))
 
     def to_all(self, order: HostOrder) -> None:
-        """Give an order to every host that is up, but not to the driver's own."""
-        up = [one.number for one in list(self._roster.hosts.values()) if one.address]
-        self.host.transport.control_all(up, order)
+        """Give an order to every host that is up, but not to the driver's own.
+
+        A host that has registered is known a little before the channel to it is opened.  It needs
+        nothing of what is said until then: its assignment comes later and has all of it.
+        """
+        transport = self.host.transport
+        known = [one.number for one in list(self._roster.hosts.values()) if one.address]
+        transport.control_all([n for n in known if transport.outgoing(n) is not None], order)
 
     def to_agents(self, order: AgentOrder) -> None:
         """Give an order to every agent, the driver's own as well."""

@@ -141,14 +141,14 @@ class CausalAgent:
         """The store has refused what a node wrote; if this host was given up, others will know."""
         self.host.transport.refusals.writes += 1
 
-    def _failed(self, name: str, error: Exception) -> None:
+    def _failed(self, store: NodeStore, error: Exception) -> None:
         if isinstance(error, PeerError):
             self.write_refused()
 
         def failed() -> None:
             for runner in self._runners():
-                if runner.name == name:
-                    log.warning("a checkpoint of %s could not be written: %s", name, error)
+                if runner.store is store:  # a later start of the node has another one
+                    log.warning("a checkpoint of %s could not be written: %s", store.name, error)
                     runner.not_saved()
 
         self.call(failed)

@@ -130,8 +130,8 @@ class Transport:
     def forget(self, peer: int) -> None:
         """A peer is gone for good: send it nothing more, and hear nothing from it."""
         with self._lock:
+            self._forgotten.add(peer)  # first: a sender that finds no channel must see why
             channel = self._outgoing.pop(peer, None)
-            self._forgotten.add(peer)
             end = self._incoming.get(peer)
         if channel is not None:
             channel.stop()

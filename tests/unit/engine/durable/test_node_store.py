@@ -236,7 +236,7 @@ def test_determinants_before_the_oldest_checkpoint_go_and_with_them_the_initial_
 def test_the_writer_keeps_what_a_recovery_may_ask_for_and_reports_errors(tmp_path: Path) -> None:
     failures: list[str] = []
     done: list[int] = []
-    writer = CheckpointWriter(lambda where, error: failures.append(f"{where}: {error}"))
+    writer = CheckpointWriter(lambda store, error: failures.append(f"{store.name}: {error}"))
     store = opened(tmp_path)
     store.low_epoch = 3
     for key in range(1, 6):
@@ -250,7 +250,7 @@ def test_the_writer_keeps_what_a_recovery_may_ask_for_and_reports_errors(tmp_pat
     assert min(done) > 100
     assert failures == []
     fence(tmp_path, STAGE, SHARD, 2)
-    writer = CheckpointWriter(lambda where, error: failures.append(f"{where}: {error}"))
+    writer = CheckpointWriter(lambda store, error: failures.append(f"{store.name}: {error}"))
     writer.submit(store, 6, made(6), STATE, lambda size, _: done.append(size))
     writer.close()
     assert len(done) == 5

@@ -32,12 +32,12 @@ class CheckpointWriter:
     """Writes checkpoints in the background and drops the ones that they replace.
 
     ``done(bytes, seconds)`` is called in the writer's thread when a checkpoint is durable; else
-    ``failed(node, error)`` is, and the node goes on with the checkpoint that it had.  With a
+    ``failed(store, error)`` is, and the node goes on with the checkpoint that it had.  With a
     ``stall`` it first tries for as long as that allows.
     """
 
     def __init__(
-        self, failed: Callable[[str, Exception], None], stall: Stall | None = None
+        self, failed: Callable[[NodeStore, Exception], None], stall: Stall | None = None
     ) -> None:
         self._failed = failed
         self._stall = stall
@@ -76,7 +76,7 @@ class CheckpointWriter:
             try:
                 size, seconds = self._write(job)
             except Exception as error:
-                self._failed(job.store.name, error)
+                self._failed(job.store, error)
                 continue
             job.done(size, seconds)
 
