@@ -168,17 +168,6 @@ def waits_for_skipped_epochs(real: Replacement, self: Any, least_open: int, comp
 
 
 @mutant(
-    "a node that replays saves no block", f"{_BLOCKS}.next", flows=Flows.TWO_LOOPS_MIXED, seed=3609
-)
-def saves_blocks_while_it_replays(
-    real: Replacement, self: Any, least_open: int, completed: int, may_save: bool
-) -> list[BlockEffect]:
-    self._given = min(self._given, completed)
-    found: list[BlockEffect] = real(self, least_open, completed, True)
-    return found
-
-
-@mutant(
     "rows after all that a replay repeats wait for the checkpoint",
     f"{_BLOCKS}.__init__",
     flows=Flows.MIXED,

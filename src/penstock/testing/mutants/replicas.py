@@ -171,13 +171,6 @@ def takes_without_records(
 # -- the machine of the rings ----------------------------------------------------------------------
 
 
-@mutant("all hosts hear of a loss first", f"{_RINGS}._raise_barrier", flows=_REPLICAS, seed=77)
-def takes_before_all_have_heard(real: Replacement, self: Any, gone: Any) -> list[Any]:
-    effects: list[Any] = real(self, gone)
-    self._unheard.clear()
-    return effects
-
-
 @mutant("the log of a source is fenced", f"{_RINGS}._fence", flows=_REPLICAS, seed=14)
 def fences_no_source(real: Replacement, self: Any, roles: Any) -> FenceSourceRoles:
     effect: FenceSourceRoles = real(self, roles)
