@@ -253,11 +253,12 @@ class LifeDriver:
         return self.is_open and not self._back
 
     def unstarted(self) -> list[int]:
-        """Nodes that run nowhere."""
+        """Nodes that have run nowhere."""
         if self._world.shape.recovers:
             return sorted(self.incarnations.keys() - self._started)
         hosts = {node: self._world.present(at) for node, at in self.placement.items()}
-        return [node for node, at in hosts.items() if at is not None and node not in at.nodes]
+        running = {node: at for node, at in hosts.items() if at is not None and not at.raised}
+        return [node for node, at in running.items() if node not in at.nodes]
 
     # -- the machines ----------------------------------------------------------------------------
 

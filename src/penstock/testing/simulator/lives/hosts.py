@@ -73,6 +73,8 @@ class Host:
     """The states that it has in memory."""
     stuck: bool = False
     """Whether neither orders nor signals end it."""
+    raised: bool = False
+    """Whether a stage has raised here; the driver need not have heard of it."""
 
     def __str__(self) -> str:
         return f"host {self.number}"
@@ -240,5 +242,5 @@ class Host:
         error = FunctionError("stage 'work': a bad row", stage=STAGE)
         self.world.note(self, "raises", error.message)
         self.nodes.clear()
-        self.ends = self.stuck = False
+        self.raised, self.ends, self.stuck = True, False, False
         self.world.say_and_end(self, HostRaised(self.number, error.to_dict(), restarts))
