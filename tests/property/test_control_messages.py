@@ -114,7 +114,10 @@ def test_messages_are_frozen_and_documented() -> None:
 
 
 WRONG = {
-    "another version": ((VERSION + 1, "HostReady", ()), "version 2 of the control protocol"),
+    "another version": (
+        (VERSION + 1, "HostReady", ()),
+        f"version {VERSION + 1} of the control protocol",
+    ),
     "an unknown kind": ((VERSION, "HostRaedy", ()), "host 3 sent 'HostRaedy', a kind that"),
     "a kind that is no text": ((VERSION, ["HostReady"], ()), "a kind that the driver does not"),
     "an order": ((VERSION, "EndHost", ()), "host 3 sent 'EndHost', a kind that the driver"),

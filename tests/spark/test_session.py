@@ -18,7 +18,7 @@ def test_python_workers_come_from_the_warmed_up_daemon(spark: SparkSession) -> N
     def look(_: int) -> tuple[str, bool, list[str]]:
         parent = Path(f"/proc/{os.getppid()}/cmdline").read_text().replace("\0", " ")
         zips = [entry for entry in sys.path if entry.endswith(".zip") and "pyspark" in entry]
-        return parent, "pyarrow.flight" in sys.modules, zips
+        return parent, "penstock.engine" in sys.modules, zips
 
     [(daemon, preloaded, zips)] = spark.sparkContext.parallelize([0], 1).map(look).collect()
     assert daemon.split()[0] == sys.executable

@@ -42,7 +42,10 @@ MAY_READ_A_CLOCK = {
     "host/host.py": "the pace of retries, pauses and drills; measures what nodes take",
     "host/replicas/agent.py": "the pace at which replicas tell what can be told together",
     "host/task.py": "the lease",
-    "host/transport.py": "how long to close; when a silent channel says how far it is",
+    "host/incoming.py": "how long a caller may take to say who it is",
+    "host/outgoing.py": "when to connect again; when to acknowledge what has come",
+    "host/poller.py": "how long to wait",
+    "host/transport.py": "how long to drain",
     # They are clocks.
     "host/clock.py": "the wall clock and the epoch clock",
     "host/chain_stage.py": "a user's ctx.now(), noted with its step",

@@ -28,7 +28,6 @@ HOSTS = 4
 WARM_UP = 200
 WITHOUT = {
     "writing in passing": Tuning(passing_bytes=0),
-    "plain frames": Tuning(plain_frames=False),
     "quick thread switches": Tuning(switch_interval_s=0.005),
     "rare collections": Tuning(gc_threshold=700, gc_freeze=False),
 }

@@ -40,8 +40,8 @@ class ChannelSender(Generic[M]):
     >>> end = ChannelSender[str](window_bytes=10)
     >>> end.push("a", node=7, size=8), end.open(7), end.push("b", node=7, size=8), end.open(7)
     (1, True, 2, False)
-    >>> end.acknowledged(1, {7: 8}); end.open(7), end.resume(1)
-    (True, [(2, 'b')])
+    >>> end.acknowledged(1, {7: 8}), end.open(7), end.resume(1)
+    (True, True, [(2, 'b')])
     """
 
     window_bytes: int
@@ -68,15 +68,22 @@ class ChannelSender(Generic[M]):
         self._sent[node] = self._sent.get(node, 0) + size
         return number
 
-    def acknowledged(self, number: int, consumed: Mapping[int, int]) -> None:
-        """The receiver has everything up to ``number``; its nodes consumed these totals."""
+    def acknowledged(self, number: int, consumed: Mapping[int, int]) -> bool:
+        """The receiver has everything up to ``number``; its nodes consumed these totals.
+
+        Says whether a node that had no credit left has some now.
+        """
         if number >= self._next:
             raise PeerError(f"message {number} was acknowledged but never sent", number=number)
         while self._kept and self._kept[0][0] <= number:
             self._kept_bytes -= self._kept.popleft()[2]
+        opened = False
         for node, total in consumed.items():
             if total > self._consumed.get(node, 0):
+                was_open = self.open(node)
                 self._consumed[node] = total
+                opened = opened or (not was_open and self.open(node))
+        return opened
 
     def resume(self, number: int) -> list[tuple[int, M]]:
         """After a reconnection: what to send again, given what the receiver has."""

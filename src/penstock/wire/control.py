@@ -40,7 +40,7 @@ __all__ = [
     "kinds_of",
 ]
 
-VERSION = 1
+VERSION = 2
 """Raised whenever a message changes; processes of different versions refuse each other."""
 
 Control = bytes
@@ -51,12 +51,14 @@ Control = bytes
 class Greeting:
     """The first thing that is said on a connection."""
 
-    secret: str
     host: int
     session: str
     """Tells a process from another one with the same host number."""
     writes: int
     """How many writes of the sender's nodes the store has refused."""
+    nonce: bytes
+    proof: bytes
+    """That the caller has the flow's secret; see :mod:`.handshake`."""
 
 
 def encode(message: ControlMessage) -> Control:

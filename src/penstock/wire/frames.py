@@ -1,17 +1,17 @@
 """Frames: several messages at once, as they travel between two hosts.
 
-A frame's metadata is msgpack: the number of its first message, the acknowledgements for the
-opposite direction, and the messages' headers.  Rows travel beside it, as one record batch with the
-encapsulated Arrow IPC bytes of each message that has rows; a frame without any is metadata alone,
-which costs a fraction.  Nothing here is ever unpickled; a payload becomes a batch only with the
-schema that the receiver knows from its plan.
+A frame is a head of fixed size, its metadata, and the rows.  The metadata is msgpack: the number of
+the first message, the acknowledgements for the opposite direction, the messages' headers, and the
+sizes of their rows.  The rows are the encapsulated Arrow IPC bytes of each message that has some,
+one after the other; they are handed over as they are, and nothing copies them but the kernel.
+Nothing here is ever unpickled; a payload becomes a batch only with the schema that the receiver
+knows from its plan.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import msgpack
@@ -20,20 +20,26 @@ import pyarrow as pa
 from penstock.core.causal.diffs import DiffLink
 from penstock.core.node.messages import DATA, Message
 from penstock.core.time import Time
+from penstock.errors import PeerError
 from penstock.wire.control import Control
 
 __all__ = [
-    "FRAME_SCHEMA",
     "Frame",
-    "decode_frame",
+    "FrameReader",
     "encode_frame",
     "has_dictionary",
     "read_batch",
     "write_batch",
 ]
 
-FRAME_SCHEMA = pa.schema({"payload": pa.large_binary()})
+MAGIC = b"PSF1"
+_HEAD = struct.Struct("<4sIQ")
+"""Magic, bytes of metadata, bytes of rows."""
 _CONTROL = 255
+METADATA_MAX = 64 << 20
+"""Metadata beyond this is refused: no frame of ours comes near it."""
+ROWS_MAX = 1 << 36
+BUFFER_BYTES = 64 << 10
 
 
 class Frame(NamedTuple):
@@ -49,10 +55,11 @@ class Frame(NamedTuple):
     """Payloads of messages that arrived are buffers, see :func:`read_batch`."""
 
 
-def encode_frame(frame: Frame) -> tuple[bytes, pa.RecordBatch | None]:
-    """Pack a frame: its metadata, and its rows if there are any.  One payload is not copied."""
+def encode_frame(frame: Frame) -> list[Any]:
+    """A frame as buffers to be written one after the other; rows are not copied."""
     headers: list[tuple[Any, ...]] = []
-    payloads = []
+    rows: list[Any] = []
+    sizes: list[int] = []
     for message in frame.messages:
         if isinstance(message, bytes):
             headers.append((_CONTROL, message))
@@ -62,32 +69,117 @@ def encode_frame(frame: Frame) -> tuple[bytes, pa.RecordBatch | None]:
             header += (message.target_incarnation, message.stamp, message.diff, message.more)
         headers.append(header)
         if message.kind == DATA:
-            payloads.append(write_batch(message.payload))
-    metadata = msgpack.packb((frame.first, frame.acknowledged, frame.consumed, headers))
-    if not payloads:
-        return metadata, None
-    ends = [0]
-    for payload in payloads:
-        ends.append(ends[-1] + payload.size)
-    data = payloads[0] if len(payloads) == 1 else pa.py_buffer(b"".join(payloads))
-    offsets = pa.py_buffer(struct.pack(f"<{len(ends)}q", *ends))
-    column = pa.Array.from_buffers(pa.large_binary(), len(payloads), [None, offsets, data])
-    return metadata, pa.RecordBatch.from_arrays([column], schema=FRAME_SCHEMA)
+            payload = write_batch(message.payload)
+            rows.append(payload)
+            sizes.append(payload.size)
+    metadata = msgpack.packb((frame.first, frame.acknowledged, frame.consumed, headers, sizes))
+    return [_HEAD.pack(MAGIC, len(metadata), sum(sizes)) + metadata, *rows]
 
 
-def decode_frame(metadata: Any, rows: pa.RecordBatch | None) -> Frame:
+class FrameReader:
+    """Cuts the bytes of one connection into frames.
+
+    Whoever has bytes puts them into ``space()`` and says how many there were:
+
+    >>> reader = FrameReader()
+    >>> (data,) = encode_frame(Frame(3, 1, {}, [b"control"]))
+    >>> reader.space()[: len(data)] = data
+    >>> reader.filled(10), reader.filled(len(data) - 10)
+    ([], [Frame(first=3, acknowledged=1, consumed={}, messages=[b'control'])])
+    """
+
+    def __init__(self) -> None:
+        self._buffer = bytearray(BUFFER_BYTES)
+        self._start = self._end = 0
+        self._metadata = b""
+        self._rows: pa.Buffer | None = None
+        """The rows of a frame of which the rest is still to come."""
+        self._rows_at = 0
+
+    def space(self) -> memoryview:
+        """Where the next bytes go."""
+        if self._rows is not None:
+            return _bytes_of(self._rows)[self._rows_at :]
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._end == len(self._buffer):
+            self._make_room(len(self._buffer))
+        return memoryview(self._buffer)[self._end :]
+
+    def filled(self, count: int) -> list[Frame]:
+        """The frames that are whole now that so many bytes have come."""
+        frames: list[Frame] = []
+        if self._rows is not None:
+            self._rows_at += count
+            if self._rows_at == self._rows.size:
+                frames.append(_decode(self._metadata, self._rows))
+                self._rows = None
+            return frames
+        self._end += count
+        while (frame := self._next()) is not None:
+            frames.append(frame)
+        return frames
+
+    def _next(self) -> Frame | None:
+        present = self._end - self._start
+        if present < _HEAD.size:
+            return None
+        magic, metadata_size, rows_size = _HEAD.unpack_from(self._buffer, self._start)
+        if magic != MAGIC or metadata_size > METADATA_MAX or rows_size > ROWS_MAX:
+            raise PeerError("what a peer sent is no frame: the connection is of no more use")
+        wanted = _HEAD.size + metadata_size
+        if present < wanted:
+            if self._start + wanted > len(self._buffer):
+                self._make_room(wanted)
+            return None
+        begin = self._start + _HEAD.size
+        self._start += wanted
+        metadata = bytes(memoryview(self._buffer)[begin : self._start])
+        if not rows_size:
+            return _decode(metadata, None)
+        rows = pa.allocate_buffer(rows_size)
+        have = min(rows_size, self._end - self._start)
+        _bytes_of(rows)[:have] = memoryview(self._buffer)[self._start : self._start + have]
+        self._start += have
+        if have == rows_size:
+            return _decode(metadata, rows)
+        self._metadata, self._rows, self._rows_at = metadata, rows, have
+        return None
+
+    def _make_room(self, wanted: int) -> None:
+        """Move what is there to the front, of a larger buffer if need be."""
+        there = self._buffer[self._start : self._end]
+        self._buffer = bytearray(max(wanted, BUFFER_BYTES))
+        self._buffer[: len(there)] = there
+        self._start, self._end = 0, len(there)
+
+
+def _bytes_of(buffer: pa.Buffer) -> memoryview:
+    return memoryview(buffer).cast("B")
+
+
+def _decode(metadata: bytes, rows: pa.Buffer | None) -> Frame:
     """Unpack a frame."""
-    first, acknowledged, consumed, headers = msgpack.unpackb(
-        metadata, use_list=False, strict_map_key=False
-    )
-    payloads = iter(() if rows is None else _payloads(rows))
+    try:
+        first, acknowledged, consumed, headers, sizes = msgpack.unpackb(
+            metadata, use_list=False, strict_map_key=False
+        )
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
+        raise PeerError(f"the metadata of a frame cannot be read: {error}") from error
+    payloads: list[pa.Buffer] = []
+    at = 0
+    for size in sizes:
+        if rows is None or at + size > rows.size:
+            raise PeerError("a frame has fewer rows than its metadata says")
+        payloads.append(rows.slice(at, size))
+        at += size
+    next_rows = iter(payloads)
     messages: list[Message | Control] = []
     for header in headers:
         if header[0] == _CONTROL:
             messages.append(header[1])
         else:
-            payload = next(payloads) if header[0] == DATA else None
-            messages.append(_message(header, payload))
+            messages.append(_message(header, next(next_rows) if header[0] == DATA else None))
     return Frame(first, acknowledged, consumed, messages)
 
 
@@ -109,13 +201,6 @@ def _message(header: tuple[Any, ...], payload: object) -> Message:
         diff=tuple(DiffLink(*one) for one in diff),
         more=more,
     )
-
-
-def _payloads(rows: pa.RecordBatch) -> list[pa.Buffer]:
-    column = rows.column(0)
-    _, offsets, data = column.buffers()
-    ends = struct.unpack_from(f"<{rows.num_rows + 1}q", offsets, 8 * column.offset)
-    return [data.slice(start, end - start) for start, end in pairwise(ends)]
 
 
 def read_batch(payload: Any, schema: pa.Schema) -> pa.RecordBatch:

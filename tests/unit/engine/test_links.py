@@ -69,7 +69,7 @@ def test_what_all_are_told_leaves_out_a_host_that_has_no_channel_yet(
     roster = Roster(2, standby=0)
     links = links_of(driver, roster)
     roster.hosts[2].address = old.transport.address
-    roster.hosts[1].address = "grpc://127.0.0.1:1"  # registered; its channel is not open yet
+    roster.hosts[1].address = "tcp://127.0.0.1:1"  # registered; its channel is not open yet
     driver.transport.connect(2, old.transport.address)
     links.to_all(MOVED)
     assert old.told.wait(WAIT_S)

@@ -1,33 +1,37 @@
 """Channels between hosts: real ones, on loopback, in one process."""
 
+import os
 import socket
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, cast
 
-import msgpack
 import pyarrow as pa
-import pyarrow.flight as flight
 import pytest
 
-from penstock.core.control.host_reports import HostReady
+from penstock.core.control.host_reports import HostReady, RefusalCounts
 from penstock.core.control.messages import RingPing
 from penstock.core.node.messages import DATA, Message
 from penstock.core.time import Time
-from penstock.engine.host import transport as transport_module
+from penstock.engine.host import incoming as incoming_module
+from penstock.engine.host import outgoing as outgoing_module
 from penstock.engine.host.transport import Transport, TransportCalls
 from penstock.errors import InvariantError, PeerError, PenstockError
-from penstock.wire.control import (
-    VERSION,
-    Control,
-    Greeting,
-    decode_to_host,
-    encode,
-    encode_greeting,
+from penstock.wire.control import Control, decode_to_host, encode
+from penstock.wire.frames import read_batch
+from penstock.wire.handshake import (
+    CHALLENGE_BYTES,
+    GREETING_MAX,
+    NONCE_BYTES,
+    Admission,
+    Answer,
+    CalledSide,
+    CallingSide,
+    message_in,
 )
-from penstock.wire.frames import FRAME_SCHEMA, read_batch
 
 SECRET = "s3cret"
 WAIT_S = 60.0
@@ -81,6 +85,58 @@ class End:
         self.transport.send(
             peer, Message(DATA, 0, 1, node, 0, number, at, payload=batch, size=size)
         )
+
+
+class Callee:
+    """A server that is not Penstock's; each call is handled in a thread of its own."""
+
+    def __init__(self, handle: Callable[[socket.socket], None], port: int = 0) -> None:
+        self.calls = 0
+        self._handle = handle
+        self._socket = socket.create_server(("127.0.0.1", port))
+        self.address = f"tcp://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._threads = [threading.Thread(target=self._run, daemon=True)]
+        self._threads[0].start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            self.calls += 1
+            self._threads.append(threading.Thread(target=self._serve, args=(connection,)))
+            self._threads[-1].start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.settimeout(WAIT_S)
+            self._handle(connection)
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        for thread in self._threads:
+            thread.join(WAIT_S)
+
+
+def hears(connection: socket.socket) -> bytes:
+    """Everything until the other side hangs up."""
+    heard = b""
+    with suppress(ConnectionResetError):
+        while data := connection.recv(4096):
+            heard += data
+    return heard
+
+
+def answers_well(connection: socket.socket) -> None:
+    side = CalledSide(SECRET, b"n" * NONCE_BYTES)
+    connection.sendall(side.challenge())
+    heard = b""
+    while (packed := message_in(heard, GREETING_MAX)) is None:
+        heard += connection.recv(4096)
+    side.greeted(packed)
+    connection.sendall(side.answer(Answer(Admission.ADMITTED, 0, "")))
 
 
 Ends = Callable[..., End]
@@ -163,19 +219,13 @@ def test_a_break_is_noticed_and_mended_though_nothing_is_sent(ends: Ends) -> Non
 
 def test_a_peer_that_hangs_up_is_called_again(ends: Ends) -> None:
     one = ends(1)
-    calls: list[int] = []
-
-    class Rude(flight.FlightServerBase):
-        def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-            calls.append(1)
-
-    rude = Rude("grpc://127.0.0.1:0")
+    rude = Callee(lambda connection: None)
     try:
-        one.transport.connect(2, f"grpc://127.0.0.1:{rude.port}")
-        wait_for(lambda: len(calls) >= 3, "several attempts")
+        one.transport.connect(2, rude.address)
+        wait_for(lambda: rude.calls >= 3, "several attempts")
     finally:
         one.transport.close()
-        rude.shutdown()
+        rude.close()
 
 
 def test_drain_gives_up_when_the_peer_does_not_answer(ends: Ends) -> None:
@@ -183,7 +233,7 @@ def test_drain_gives_up_when_the_peer_does_not_answer(ends: Ends) -> None:
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen()
-        one.transport.connect(2, f"grpc://127.0.0.1:{mute.getsockname()[1]}")
+        one.transport.connect(2, f"tcp://127.0.0.1:{mute.getsockname()[1]}")
         one.send(2, 0)
         assert not one.transport.drain(0.05)
 
@@ -247,23 +297,22 @@ def test_a_host_connects_however_late_its_peer_comes_up(ends: Ends) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    one.transport.connect(2, f"grpc://127.0.0.1:{port}")
+    one.transport.connect(2, f"tcp://127.0.0.1:{port}")
     one.send(2, 0)
     wait_for(lambda: bool(one.broken), "a first attempt that fails")
     time.sleep(0.2)
-    got: list[int] = []
+    got: list[bytes] = []
 
-    class Late(flight.FlightServerBase):
-        def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-            writer.write_metadata(msgpack.packb(0))
-            got.append(reader.read_chunk().data.num_rows)
+    def take(connection: socket.socket) -> None:
+        answers_well(connection)
+        got.append(connection.recv(4096))
 
-    late = Late(f"grpc://127.0.0.1:{port}")
+    late = Callee(take, port)
     try:
         wait_for(lambda: bool(got), "the connection")
     finally:
         one.transport.close()
-        late.shutdown()
+        late.close()
 
 
 def test_a_host_with_another_secret_is_refused(ends: Ends) -> None:
@@ -276,48 +325,103 @@ def test_a_host_with_another_secret_is_refused(ends: Ends) -> None:
     assert not one.transport.drain(0.05)
 
 
-GREETINGS = {
-    "nothing": b"",
-    "garbage": b"\xc1\xff\x00garbage",
-    "a number": msgpack.packb(7),
-    "a dict": msgpack.packb({"host": 1, "secret": SECRET}),
-    "another version": msgpack.packb((VERSION + 1, "Greeting", (SECRET, 1, "s", 0))),
-    "no secret": msgpack.packb((VERSION, "Greeting", (1, "s", 0))),
-    "a secret that is no text": msgpack.packb((VERSION, "Greeting", ([SECRET], 1, "s", 0))),
-    "a secret with odd letters": encode_greeting(Greeting("s3crét", 1, "s", 0)),
-    "only the beginning of the secret": encode_greeting(Greeting(SECRET[:-1], 1, "s", 0)),
-}
+def call(end: End) -> socket.socket:
+    """A connection to a transport, made by hand."""
+    port = int(end.transport.address.rpartition(":")[2])
+    return socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)
 
-WHY = dict.fromkeys(("nothing", "garbage", "a number", "a dict"), "cannot be read") | {
-    "another version": f"speaks version {VERSION + 1} of the control protocol",
-    "no secret": "wrong Greeting",
+
+STRANGERS = {
+    "a browser": b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    "garbage": b"\x09\0\0\0\xc1\xff\x00garbage",
+    "an endless greeting": b"\xff\xff\xff\x7f" + b"x" * 1000,
 }
 
 
-@pytest.mark.parametrize("name", GREETINGS)
-def test_a_call_without_the_secret_is_refused(ends: Ends, name: str) -> None:
+@pytest.mark.parametrize("name", STRANGERS)
+def test_a_stranger_is_refused_and_does_no_harm(ends: Ends, name: str) -> None:
+    one, two = ends(1), ends(2)
+    with call(two) as stranger:
+        stranger.sendall(STRANGERS[name])
+        hears(stranger)
+    join(one, two)
+    one.send(2, 0)
+    wait_for(lambda: two.numbers(1) == [0], "the message of a peer")
+    assert list(two.messages) == [1]
+
+
+def test_a_caller_that_does_not_show_the_secret_brings_no_message(ends: Ends) -> None:
     two = ends(2)
-    client = flight.FlightClient(two.transport.address)
-    try:
-        writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(GREETINGS[name]))
-        with pytest.raises(flight.FlightUnauthenticatedError, match=WHY.get(name, "secret")):
-            reader.read_chunk()
-        with pytest.raises(pa.ArrowException):
-            writer.begin(FRAME_SCHEMA)
-    finally:
-        client.close()
+    with call(two) as stranger:
+        side = CallingSide("wrong", b"n" * NONCE_BYTES)
+        stranger.sendall(side.greeting(stranger.recv(CHALLENGE_BYTES), 1, "session", 0))
+        packed = message_in(hears(stranger), GREETING_MAX)
+    assert packed is not None
+    answer = side.answered(packed)
+    assert answer.admission is Admission.REFUSED
+    assert "secret" in answer.why
     assert two.messages == {}
 
 
-def test_a_call_by_path_is_refused(ends: Ends) -> None:
+def test_callers_that_say_nothing_are_cut_off(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incoming_module, "HANDSHAKE_S", 0.05)
+    with call(ends(2)) as silent:
+        assert len(hears(silent)) == CHALLENGE_BYTES
+
+
+def test_many_callers_that_say_nothing_keep_nobody_out(ends: Ends) -> None:
+    one, two = ends(1), ends(2)
+    silent = [call(two) for _ in range(incoming_module.STRANGERS_MAX + 5)]
+    join(one, two)
+    one.send(2, 0)
+    wait_for(lambda: two.numbers(1) == [0], "the message of a peer")
+    for connection in silent:
+        connection.close()
+
+
+def test_a_peer_that_sends_what_is_no_frame_is_cut_off(ends: Ends) -> None:
     two = ends(2)
-    client = flight.FlightClient(two.transport.address)
-    try:
-        _, reader = client.do_exchange(flight.FlightDescriptor.for_path(b"x"))
-        with pytest.raises(flight.FlightUnauthenticatedError):
-            reader.read_chunk()
-    finally:
-        client.close()
+    with call(two) as peer:
+        side = CallingSide(SECRET, b"n" * NONCE_BYTES)
+        peer.sendall(side.greeting(peer.recv(CHALLENGE_BYTES), 1, "session", 0))
+        peer.recv(4096)
+        peer.sendall(b"x" * 100)
+        hears(peer)
+    wait_for(lambda: bool(two.broken), "word of it")
+    assert two.broken[0] == (1, "what a peer sent is no frame: the connection is of no more use")
+
+
+def test_a_process_that_was_replaced_is_told_so(ends: Ends) -> None:
+    old, new, two = ends(1), ends(1), ends(2)
+    told: list[int] = []
+    old.transport.refusals.on_given_up = told.append
+    old.transport.connect(2, two.transport.address)
+    old.send(2, 0)
+    wait_for(lambda: two.numbers(1) == [0], "the old one's message")
+    new.transport.connect(2, two.transport.address)
+    new.send(2, 7)
+    wait_for(lambda: two.numbers(1) == [0, 7], "the new one's message")
+    wait_for(lambda: 2 in told, "word to the old one")
+    assert not new.broken
+
+
+def test_a_peer_that_is_forgotten_is_told_so_and_counted(ends: Ends) -> None:
+    one, two = ends(1), ends(2)
+    told: list[int] = []
+    refused: list[RefusalCounts] = []
+    one.transport.refusals.on_given_up = told.append
+    one.transport.refusals.writes = 3
+    two.transport.refusals.on_refused = lambda peer, counts: refused.append(counts)
+    one.transport.connect(2, two.transport.address)
+    one.send(2, 0)
+    wait_for(lambda: two.numbers(1) == [0], "the message")
+    two.transport.forget(1)
+    one.send(2, 1)
+    one.send(2, 2)
+    wait_for(lambda: bool(told), "word that it was given up")
+    assert two.numbers(1) == [0]
+    assert sum(counts.messages for counts in refused) >= 1
+    assert any(counts.connections and counts.writes == 3 for counts in refused)
 
 
 def test_credit_stops_a_sender_until_the_receiver_has_consumed(ends: Ends) -> None:
@@ -352,8 +456,8 @@ def test_a_control_message_passes_when_the_credit_is_used_up(ends: Ends) -> None
 
 
 def test_a_frame_holds_only_so_much(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport_module, "FRAME_MESSAGES", 2)
-    monkeypatch.setattr(transport_module, "FRAME_BYTES", 300)
+    monkeypatch.setattr(outgoing_module, "FRAME_MESSAGES", 2)
+    monkeypatch.setattr(outgoing_module, "FRAME_BYTES", 300)
     one, two = ends(1), ends(2)
     for number in range(20):
         one.transport.connect(2, two.transport.address)
@@ -367,18 +471,17 @@ def test_close_does_not_wait_for_a_peer(ends: Ends, mute: str) -> None:
     one = ends(1)
     released = threading.Event()
 
-    class Frozen(flight.FlightServerBase):
-        def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-            writer.write_metadata(msgpack.packb(0))
-            released.wait(WAIT_S)
+    def freeze(connection: socket.socket) -> None:
+        answers_well(connection)
+        released.wait(WAIT_S)
 
-    frozen = Frozen("grpc://127.0.0.1:0") if mute == "never reads" else None
+    frozen = Callee(freeze) if mute == "never reads" else None
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
         if mute == "never answers":
             silent.listen()
-        one.transport.connect(2, f"grpc://127.0.0.1:{frozen.port if frozen else port}")
+        one.transport.connect(2, frozen.address if frozen else f"tcp://127.0.0.1:{port}")
         large = pa.record_batch({"n": list(range(500_000))}, schema=SCHEMA)
         for number in range(10):
             message = Message(DATA, 0, 1, 7, 0, number, Time.root(0), payload=large, size=1 << 22)
@@ -390,7 +493,7 @@ def test_close_does_not_wait_for_a_peer(ends: Ends, mute: str) -> None:
         assert not closing.is_alive()
     released.set()
     if frozen is not None:
-        frozen.shutdown()
+        frozen.close()
 
 
 def test_a_message_that_cannot_be_packed_is_a_failure_not_a_broken_connection() -> None:
@@ -422,15 +525,16 @@ def test_a_control_message_for_somebody_else_is_a_failure_that_names_kind_and_pe
         two.transport.close()
 
 
-def test_threads_end_with_their_transport(ends: Ends) -> None:
-    def senders() -> list[threading.Thread]:
-        return [t for t in threading.enumerate() if t.name.startswith("penstock-send")]
+def test_threads_and_files_end_with_their_transport(ends: Ends) -> None:
+    def channels() -> list[threading.Thread]:
+        return [t for t in threading.enumerate() if t.name.startswith("penstock-channels")]
 
-    before = set(senders())
+    before, files = set(channels()), len(os.listdir("/proc/self/fd"))
     one, two = ends(1), ends(2)
     join(one, two)
     one.send(2, 0)
     wait_for(lambda: len(two.messages[1]) == 1, "the message")
     one.transport.close()
     two.transport.close()
-    wait_for(lambda: not set(senders()) - before, "the end of the threads")
+    wait_for(lambda: not set(channels()) - before, "the end of the threads")
+    assert len(os.listdir("/proc/self/fd")) <= files

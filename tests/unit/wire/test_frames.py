@@ -1,24 +1,24 @@
 """Frames: what is packed comes out again, whatever the batch looks like."""
 
+import struct
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+import msgpack
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.core.control.host_orders import MeetHosts
 from penstock.core.node.messages import DATA, MARK, Message
 from penstock.core.progress.marks import EPOCH_END, WATERMARK_END
 from penstock.core.time import Time
+from penstock.errors import PeerError
 from penstock.wire.control import decode_to_host, encode
-from penstock.wire.frames import (
-    FRAME_SCHEMA,
-    Frame,
-    decode_frame,
-    encode_frame,
-    read_batch,
-)
+from penstock.wire.frames import Frame, FrameReader, encode_frame, read_batch
 
 
 def message(payload: Any = None, **fields: Any) -> Message:
@@ -26,21 +26,27 @@ def message(payload: Any = None, **fields: Any) -> Message:
     return Message(kind, 1, 2, 3, 4, 5, Time.root(6), payload=payload)._replace(**fields)
 
 
-def travel(frame: pa.RecordBatch) -> pa.RecordBatch:
-    """Through bytes, as over a network."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, frame.schema) as writer:
-        writer.write_batch(frame)
-    with pa.ipc.open_stream(sink.getvalue()) as reader:
-        return reader.read_next_batch()
+def bytes_of(frame: Frame) -> bytes:
+    """As they travel over a network."""
+    return b"".join(bytes(memoryview(part)) for part in encode_frame(frame))
+
+
+def read(data: bytes, pieces: Sequence[int] = ()) -> list[Frame]:
+    """What comes out of bytes that come in pieces of these sizes, and then all the rest."""
+    reader, frames, at = FrameReader(), list[Frame](), 0
+    sizes = iter(pieces)
+    while at < len(data):
+        space = reader.space()
+        count = min(next(sizes, len(space)), len(space), len(data) - at)
+        space[:count] = data[at : at + count]
+        frames += reader.filled(count)
+        at += count
+    return frames
 
 
 def through(messages: list[Any]) -> list[Any]:
-    metadata, rows = encode_frame(Frame(1, 0, {}, messages))
-    if rows is not None:
-        rows = travel(rows)
-        assert rows.schema.equals(FRAME_SCHEMA)
-    return list(decode_frame(metadata, rows).messages)
+    (frame,) = read(bytes_of(Frame(1, 0, {}, messages)))
+    return list(frame.messages)
 
 
 def batch_through(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -88,9 +94,7 @@ def test_a_slice_comes_out_as_a_slice(name: str) -> None:
 
 def test_a_small_slice_of_a_large_batch_is_small_on_the_wire() -> None:
     large = pa.record_batch({"a": np.arange(1_000_000)})
-    _, rows = encode_frame(Frame(1, 0, {}, [message(large.slice(500_000, 3))]))
-    assert rows is not None
-    assert rows.nbytes < 1000
+    assert len(bytes_of(Frame(1, 0, {}, [message(large.slice(500_000, 3))]))) < 1000
 
 
 def test_a_large_batch_comes_out_as_it_went_in() -> None:
@@ -125,22 +129,6 @@ def test_many_messages_keep_their_order_and_their_payloads() -> None:
             assert read_batch(after.payload, schema).equals(before.payload)
 
 
-def test_a_frame_of_marks_only_is_metadata_alone() -> None:
-    _, rows = encode_frame(Frame(1, 0, {}, [message(), message()]))
-    assert rows is None
-    assert [one.payload for one in through([message(), message()])] == [None, None]
-
-
-def test_a_sliced_frame_is_read_from_its_own_first_row() -> None:
-    batch = BATCHES["numbers"]
-    _, rows = encode_frame(Frame(1, 0, {}, [message(BATCHES["strings"]), message(batch)]))
-    assert rows is not None
-    metadata, _ = encode_frame(Frame(2, 0, {}, [message(batch)]))
-    (out,) = decode_frame(metadata, rows.slice(1)).messages
-    assert isinstance(out, Message)
-    assert read_batch(out.payload, batch.schema).equals(batch)
-
-
 def test_control_messages_travel_among_the_others() -> None:
     mark, control = through([message(), encode(MeetHosts({1: "a", 2: "ü"}))])
     assert mark.kind == MARK
@@ -149,5 +137,49 @@ def test_control_messages_travel_among_the_others() -> None:
 
 def test_numbers_and_acknowledgements_survive() -> None:
     sent = Frame(1 << 40, 7, {3: 1 << 50, 4: 0}, [])
-    metadata, rows = encode_frame(sent)
-    assert decode_frame(metadata, rows) == sent
+    assert read(bytes_of(sent)) == [sent]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 3), max_size=4), min_size=1, max_size=5),
+    st.lists(st.integers(1, 400), max_size=60),
+)
+def test_frames_come_out_however_their_bytes_are_cut(
+    frames: list[list[int]], pieces: list[int]
+) -> None:
+    sent = [
+        Frame(n, n, {}, [message(BATCHES["numbers"].slice(0, rows)) for rows in batches])
+        for n, batches in enumerate(frames)
+    ]
+    got = read(b"".join(map(bytes_of, sent)), pieces)
+    assert [frame.first for frame in got] == [frame.first for frame in sent]
+    for before, after in zip(sent, got, strict=True):
+        for one, other in zip(before.messages, after.messages, strict=True):
+            assert isinstance(one, Message)
+            assert isinstance(other, Message)
+            assert read_batch(other.payload, one.payload.schema).equals(one.payload)
+
+
+def test_metadata_larger_than_the_buffer_come_out_whole() -> None:
+    control = encode(MeetHosts(dict.fromkeys(range(5000), "x" * 100)))
+    frame = Frame(1, 0, {}, [control, message(BATCHES["numbers"])])
+    first, second = read(bytes_of(frame) + bytes_of(frame._replace(first=3)), [7, 70_000])
+    assert first.messages[0] == second.messages[0] == control
+    assert (first.first, second.first) == (1, 3)
+
+
+HEAD = struct.Struct("<4sIQ")
+NO_FRAMES = {
+    "another magic": HEAD.pack(b"GET ", 10, 0),
+    "endless metadata": HEAD.pack(b"PSF1", 1 << 31, 0),
+    "endless rows": HEAD.pack(b"PSF1", 1, 1 << 62) + b"x",
+    "metadata that are none": HEAD.pack(b"PSF1", 3, 0) + b"\xc1\xc1\xc1",
+    "metadata that say something else": HEAD.pack(b"PSF1", 1, 0) + b"\x07",
+    "rows that are not there": HEAD.pack(b"PSF1", 6, 0) + msgpack.packb((1, 0, {}, (), (8,))),
+}
+
+
+@pytest.mark.parametrize("name", NO_FRAMES)
+def test_bytes_that_are_no_frame_are_refused(name: str) -> None:
+    with pytest.raises(PeerError):
+        read(NO_FRAMES[name])

@@ -115,8 +115,8 @@ class ControllerMachine:
     """Decides what happens next in a flow's life.
 
     >>> machine = ControllerMachine(hosts=[1], nodes=[0], sinks={"out": [0]}, drain_ms=1000)
-    >>> machine.registered(1, "grpc://127.0.0.1:1")
-    [Assign(addresses={1: 'grpc://127.0.0.1:1'})]
+    >>> machine.registered(1, "tcp://127.0.0.1:1")
+    [Assign(addresses={1: 'tcp://127.0.0.1:1'})]
     >>> machine.ready(1), machine.phase
     ([Go()], <FlowPhase.RUNNING: 'running'>)
     >>> machine.sink_completed("out", 0, 4)

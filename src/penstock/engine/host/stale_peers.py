@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pyarrow.flight as flight
-
 from penstock.core.control.host_reports import RefusalCounts
 
 __all__ = ["Refusals"]
@@ -47,7 +45,7 @@ class Refusals:
         if self.on_refused is not None:
             self.on_refused(peer, RefusalCounts(connections=1, writes=writes))
 
-    def broken(self, peer: int, error: Exception) -> None:
-        """A connection broke, perhaps with the word that this host was given up."""
-        if self.on_given_up is not None and isinstance(error, flight.FlightUnauthorizedError):
+    def given_up(self, peer: int) -> None:
+        """A peer says that another process is in this host's place."""
+        if self.on_given_up is not None:
             self.on_given_up(peer)

@@ -17,8 +17,8 @@ __all__ = ["Tuning"]
 class Tuning:
     """Settings of a host's process."""
 
-    passing_bytes: int = 32 << 10
-    """Up to this much under way, a message is written by the thread that sends it, instead of
+    passing_bytes: int = 256 << 10
+    """Up to this much waiting, messages are written by the thread that sends them, instead of
     waking another one; 0: never."""
     switch_interval_s: float = 0.0005
     """How long a thread may compute before another one gets its turn (Python's own: 0.005)."""
@@ -26,8 +26,6 @@ class Tuning:
     """Objects made before Python looks for cycles (Python's own: 700): a node's loop makes few."""
     gc_freeze: bool = True
     """Whether what exists at the start is left out of every collection."""
-    plain_frames: bool = True
-    """Whether a frame without rows travels without a record batch."""
 
     def apply(self) -> None:
         """Set up this process."""

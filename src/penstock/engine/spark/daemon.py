@@ -6,7 +6,7 @@ rather than from the ``pyspark.zip`` that Spark puts on the path (modules in an 
 cached bytecode, and its directory is read again in each worker), and what every host needs is
 imported here, once, before the fork.
 
-Only imports happen here. A process that has *used* Flight, or started Arrow's threads, must not
+Only imports happen here. A process that has started threads, Arrow's included, must not
 fork: the child would hang.
 """
 
@@ -20,7 +20,6 @@ PRELOADED = (
     "numpy",
     "pyarrow",
     "pyarrow.compute",
-    "pyarrow.flight",
     "pyspark.worker",
     "penstock.engine",
 )
