@@ -62,8 +62,9 @@ class RunOptions(TypedDict, total=False):
     """Bytes that each host may have in flight to a node."""
     rowsMax: int
     """Most rows in one batch of a source."""
-    linger: Duration
-    """How long rows gather at a source before it reads them, unless a window is about to end."""
+    linger: Duration | None
+    """How long rows gather at a source before it reads them, unless an epoch or a window ends
+    sooner. None: until there are about a thousand, from 5 ms to a quarter of an epoch."""
     progressInterval: Duration
     """How often ``lastProgress`` is updated and listeners are called."""
     progress: ProgressName

@@ -12,6 +12,7 @@ from pyarrow import fs
 from penstock.api.error_policies import POLICIES
 from penstock.api.regimes import Regime, checked_regime
 from penstock.api.stage import STOP
+from penstock.core.control.assignment import Linger
 from penstock.core.delivery.guarantees import Guarantee
 from penstock.core.delivery.takeover import Takeover
 from penstock.durations import Duration, duration_us
@@ -23,6 +24,8 @@ __all__ = ["RunSettings"]
 
 ACTIVE = "active"
 """One host stands by and keeps up with the states of all nodes."""
+LINGER_US = 5_000
+"""Shortest time for which rows gather at a source, unless a user wants another."""
 FOLLOWED_US = 100_000
 """Shortest time between two saves of a node that an active standby follows."""
 
@@ -55,7 +58,7 @@ class RunSettings:
     lease: Duration = "4 seconds"
     windowBytes: int = 4 << 20
     rowsMax: int = 65_536
-    linger: Duration = "5 ms"
+    linger: Duration | None = None
     progressInterval: Duration = "1 second"
     progress: str = "marks"
     recovery: str = "causal"
@@ -131,7 +134,6 @@ class RunSettings:
             "pingTimeout",
             "startTimeout",
             "lease",
-            "linger",
             "progressInterval",
             "checkpointInterval",
             "storeTimeout",
@@ -139,6 +141,8 @@ class RunSettings:
             "rollbackWindow",
         ):
             settings.us(name)
+        if settings.linger is not None:
+            settings.us("linger")
         interval_us = settings.us("pingInterval")
         if 0 < interval_us < 1000 or settings.us("pingTimeout") < 2 * interval_us:
             raise SettingsError(
@@ -146,6 +150,14 @@ class RunSettings:
                 f"got {settings.pingInterval!r} and {settings.pingTimeout!r}"
             )
         return settings
+
+    @property
+    def gathering(self) -> Linger:
+        """How long rows gather at sources."""
+        if self.linger is not None:
+            return Linger(self.us("linger"), self.us("linger"))
+        most_us = self.us("epochInterval") // 4
+        return Linger(min(LINGER_US, most_us), most_us)
 
     @property
     def spares(self) -> int:

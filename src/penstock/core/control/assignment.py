@@ -46,6 +46,13 @@ class PlanOrders(NamedTuple):
     """Whether a node keeps a log of what it sent."""
 
 
+class Linger(NamedTuple):
+    """How long rows gather at a source before they are read."""
+
+    least_us: int
+    most_us: int
+
+
 @dataclass(frozen=True, slots=True)
 class SourceRules:
     """How sources read."""
@@ -53,7 +60,7 @@ class SourceRules:
     started_us: int
     available_now: bool
     rows_max: int
-    linger_us: int
+    linger: Linger
     stopping: bool
     """Whether streams end at once: the flow is being stopped."""
 

@@ -517,7 +517,7 @@ class Controller:
                 self.started_us,
                 settings.availableNow,
                 settings.rowsMax,
-                settings.us("linger"),
+                settings.gathering,
                 stopping=self._stopping,
             ),
             progress={unit: hub.first for unit, hub in self.hubs.items()},

@@ -463,7 +463,7 @@ class CausalAgent:
             boundaries,
             grid_us=self.plan.cut_grid_us,
             rows_max=self.run.sources.rows_max,
-            linger_us=self.run.sources.linger_us,
+            linger=self.run.sources.linger,
             node=runner,
             start=start,
             position_first=runner.node in self.rules.nodes.position_first,

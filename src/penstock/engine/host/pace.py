@@ -1,17 +1,22 @@
 """When a source reads next.
 
-Handling a batch has a price of its own, so rows gather for a while before they are read
-(``linger``).  Results must not wait for that: the end of a window is foreseen from how far event
-time lags behind the wall clock, and at that moment the source reads at once.  A source that is
-behind, whose last batch was full, never waits.
+Handling a batch has a price of its own, however few its rows are, so rows gather before they are
+read: until there are about :data:`WORTH_A_STEP`, but neither shorter nor longer than ``linger``
+says.  Results must not wait for that: the end of a window is foreseen from how far event time lags
+behind the wall clock, and at that moment the source reads at once.  A source that is behind, whose
+last batch was full, never waits.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.core.control.assignment import Linger
+
 __all__ = ["Pace"]
 
+WORTH_A_STEP = 1_000
+"""With so many rows, what they cost outweighs what a step costs."""
 MARGIN_US = 100
 """Read this much after the foreseen moment: better once, a little late, than twice."""
 RETRY_US = 500
@@ -26,17 +31,23 @@ DRIFT_US = 50
 class Pace:
     """Decides how long a source waits between two reads.
 
-    >>> pace = Pace(linger_us=5_000, grid_us=1_000_000)
+    >>> pace = Pace(Linger(5_000, 5_000), grid_us=1_000_000)
     >>> pace.was_read(now=997_000, rows=10, rows_max=100, seen_us=996_900)
     >>> pace.wait_us(997_000)          # event time passes 1,000,000 at 1,000,100: a little before
     1200
     >>> pace.was_read(now=998_200, rows=10, rows_max=100, seen_us=998_100)
     >>> pace.wait_us(998_200)          # and then at that moment
     2000
+    >>> pace = Pace(Linger(5_000, 25_000))
+    >>> pace.was_read(now=0, rows=10, rows_max=65_536, seen_us=None)
+    >>> pace.was_read(now=5_000, rows=500, rows_max=65_536, seen_us=None)  # 100 in a millisecond
+    >>> pace.wait_us(5_000)
+    10000
     """
 
-    linger_us: int
+    linger: Linger
     grid_us: int | None = None
+    _read_us: int | None = None
     _next_us: int = 0
     _lag_us: int | None = None
     _due_us: int | None = None
@@ -50,7 +61,8 @@ class Pace:
 
     def was_read(self, now: int, rows: int, rows_max: int, seen_us: int | None) -> None:
         """Take note of a read that began at ``now``; ``seen_us`` is the event time it reached."""
-        self._next_us = now + self.linger_us if 0 < rows < rows_max else now
+        self._next_us = now + self._gathering_us(now, rows) if 0 < rows < rows_max else now
+        self._read_us = now
         if self.grid_us is None or seen_us is None:
             return
         lag = now - seen_us
@@ -60,3 +72,8 @@ class Pace:
         if due_us - BEFORE_US > now + RETRY_US:
             due_us -= BEFORE_US
         self._due_us = max(due_us, now + RETRY_US)
+
+    def _gathering_us(self, now: int, rows: int) -> int:
+        """How long it takes, at the pace of the last rows, until there are enough again."""
+        since = 0 if self._read_us is None else now - self._read_us
+        return max(self.linger.least_us, min(since * WORTH_A_STEP // rows, self.linger.most_us))

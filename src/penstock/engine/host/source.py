@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from penstock.connectors.base import FollowingReader, Reader
+from penstock.core.control.assignment import Linger
 from penstock.core.progress.marks import EPOCH_END, WATERMARK_END, WATERMARK_UNREAD
 from penstock.core.time import Time
 from penstock.engine.host.chain import ChainRunner
@@ -71,7 +72,7 @@ class SourceDriver:
     replay: deque[SourceRecord] = field(default_factory=deque)
     grid_us: int | None = None
     rows_max: int = ROWS_MAX
-    linger_us: int = 0
+    linger: Linger = field(default_factory=lambda: Linger(0, 0))
     rows: int = 0
     batches: int = 0
     ended: bool = False
@@ -87,7 +88,7 @@ class SourceDriver:
             self.replay.clear()  # what it follows still has its epochs as they were
         self._epoch = self.replay[0].epoch if self.replay else self._first()
         self._recorded = self.reader.position()
-        self._pace = Pace(self.linger_us, self.grid_us)
+        self._pace = Pace(self.linger, self.grid_us)
 
     def _first(self) -> int:
         """The first epoch of this run; one that follows is told."""

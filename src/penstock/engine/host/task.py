@@ -336,7 +336,7 @@ def _source_factory(plan: PhysicalPlan, node: int, clock: EpochClock, run: Assig
             deque(SourceRecord(r["epoch"], r["position"]) for r in resume.replay),
             plan.cut_grid_us,
             run.sources.rows_max,
-            run.sources.linger_us,
+            run.sources.linger,
         )
 
     return make

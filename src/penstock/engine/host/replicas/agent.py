@@ -20,7 +20,7 @@ from penstock.api.regimes import Replicated
 from penstock.connectors.driver import DriverSink
 from penstock.core.control import host_orders as orders
 from penstock.core.control import host_reports as reports
-from penstock.core.control.assignment import Assignment, RecoveryRules
+from penstock.core.control.assignment import Assignment, Linger, RecoveryRules
 from penstock.core.control.messages import RoleEnvelopes
 from penstock.core.delivery.ids import ParcelId, Role, member, member_host, member_stage
 from penstock.core.delivery.lane_epochs import SinkEpochs
@@ -570,7 +570,7 @@ class ReplicaAgent:
             boundaries,
             grid_us=self.plan.cut_grid_us,
             rows_max=self.run.sources.rows_max,
-            linger_us=max(self.run.sources.linger_us, LINGER_US),
+            linger=Linger(*(max(us, LINGER_US) for us in self.run.sources.linger)),
             leave=runner.leave,
             may_read=lambda: player.tables.may_read and runner.node not in self._full,
             reading=self._going,
