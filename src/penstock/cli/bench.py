@@ -7,7 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli import bench_delivery, bench_monitor, bench_plan, bench_plan_live, bench_regimes
+from penstock.cli import (
+    bench_cost,
+    bench_delivery,
+    bench_monitor,
+    bench_plan,
+    bench_plan_live,
+    bench_regimes,
+)
 from penstock.cli.output import print_json, print_table, set_up_logging
 from penstock.errors import SettingsError
 
@@ -17,6 +24,7 @@ bench_app = typer.Typer(help="Measure, with every result checked.", no_args_is_h
 bench_app.command("plan")(bench_plan.bench_plan)
 bench_app.command("plan-live")(bench_plan_live.bench_plan_live_command)
 bench_app.command("monitor")(bench_monitor.bench_monitor_command)
+bench_app.command("cost")(bench_cost.bench_cost_command)
 bench_app.command("delivery")(bench_delivery.bench_delivery_command)
 bench_app.command("regimes")(bench_regimes.regimes)
 bench_app.command("selective")(bench_regimes.selective)
