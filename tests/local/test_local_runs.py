@@ -1,8 +1,10 @@
 """Runs that are stopped, restarted, cut off and held up, without Spark."""
 
+import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from penstock import Flow
 from penstock.api import functions as F
 from penstock.api.vertex import Time, Vertex
 from penstock.errors import PenstockError
+from penstock.testing.kills import await_epochs, await_recovery
 from penstock.testing.local import LocalQuery, run_local, start_local
 
 WAIT_S = 60.0
@@ -274,3 +277,24 @@ def test_a_shard_that_gets_no_rows_does_not_hold_up_windows() -> None:
         assert [row["count"] for row in sink.toPylist()] == [2]
     finally:
         stopped(query)
+
+
+def test_hosts_give_back_their_files_when_nodes_leave_and_when_they_end() -> None:
+    def open_logs() -> list[str]:
+        found = []
+        for name in os.listdir("/proc/self/fd"):
+            with suppress(OSError):
+                found.append(os.readlink(f"/proc/self/fd/{name}"))
+        return [path for path in found if "/files_given_back/" in path]
+
+    flow = Flow("files")
+    flow.generate(make, rate=1000, name="files_given_back").keyBy("n").memory()
+    query = start_local(flow, hosts=2)
+    await_epochs(query, 2)
+    assert open_logs()
+    victim = next(node for node in query.nodes() if node["stage"] == "files_given_back")
+    query.kill(victim["name"])
+    await_recovery(query, 1, WAIT_S)
+    await_epochs(query, 2)
+    stopped(query)
+    assert open_logs() == []

@@ -288,7 +288,11 @@ class _Worker:
     def _said(self, word: str, within_s: float) -> bool:
         """Whether that is the next word of the process, in time."""
         answers = self._process.stdout
-        if answers is None or not select.select([answers], [], [], within_s)[0]:
+        if answers is None:
+            return False
+        ready = select.poll()
+        ready.register(answers, select.POLLIN)
+        if not ready.poll(within_s * 1000):
             return False
         return answers.readline().strip() == word.encode()
 

@@ -120,6 +120,8 @@ class Host:
     def remove(self, node: int) -> None:
         """Run a node no more; what waits for it is dropped, and counts as consumed."""
         runner = self.nodes.pop(node)
+        if runner.source is not None:
+            runner.source.close()
         self._turns = [other for other in self._turns if other is not runner]
         self._tracked = [other for other in self._tracked if other is not runner]
         self._sources = [other for other in self._sources if other is not runner]
@@ -410,8 +412,10 @@ class Host:
         self._look = True
 
     def _close(self) -> None:
-        for runner in self.nodes.values() if self.orderly else ():
-            if not runner.machine.finished:
+        for runner in self.nodes.values():
+            if runner.source is not None:
+                runner.source.close(self.orderly)
+            if self.orderly and not runner.machine.finished:
                 try:
                     runner.chain.close()
                 except PenstockError as error:

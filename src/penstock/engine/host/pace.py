@@ -46,6 +46,8 @@ class Pace:
     """
 
     linger: Linger
+    foreseen: bool = True
+    """Whether it is known when an epoch ends; if the reader decides, it is not made to wait."""
     grid_us: int | None = None
     _read_us: int | None = None
     _next_us: int = 0
@@ -61,7 +63,8 @@ class Pace:
 
     def was_read(self, now: int, rows: int, rows_max: int, seen_us: int | None) -> None:
         """Take note of a read that began at ``now``; ``seen_us`` is the event time it reached."""
-        self._next_us = now + self._gathering_us(now, rows) if 0 < rows < rows_max else now
+        gathers = 0 < rows < rows_max
+        self._next_us = now + self._gathering_us(now, rows) if gathers else now
         self._read_us = now
         if self.grid_us is None or seen_us is None:
             return
@@ -76,4 +79,5 @@ class Pace:
     def _gathering_us(self, now: int, rows: int) -> int:
         """How long it takes, at the pace of the last rows, until there are enough again."""
         since = 0 if self._read_us is None else now - self._read_us
-        return max(self.linger.least_us, min(since * WORTH_A_STEP // rows, self.linger.most_us))
+        most_us = self.linger.most_us if self.foreseen else self.linger.least_us
+        return max(self.linger.least_us, min(since * WORTH_A_STEP // rows, most_us))

@@ -53,6 +53,9 @@ class RecordLog(Protocol):
     def append(self, record: dict[str, Any], sync: bool = True) -> None:
         """Make a record durable; without ``sync`` it need not outlive the machine."""
 
+    def close(self) -> None:
+        """Close its file."""
+
 
 Cut = Callable[[int, int | None, int], None]
 
@@ -88,7 +91,7 @@ class SourceDriver:
             self.replay.clear()  # what it follows still has its epochs as they were
         self._epoch = self.replay[0].epoch if self.replay else self._first()
         self._recorded = self.reader.position()
-        self._pace = Pace(self.linger, self.grid_us)
+        self._pace = Pace(self.linger, grid_us=self.grid_us)
 
     def _first(self) -> int:
         """The first epoch of this run; one that follows is told."""
@@ -105,6 +108,14 @@ class SourceDriver:
         One that follows ends after what it follows.
         """
         self._stopping = True
+
+    def close(self, orderly: bool = True) -> None:
+        """The node leaves this host: give back what is open."""
+        if self.log is not None:
+            self.log.close()
+        if orderly and not self.ended:
+            self.ended = True
+            self.reader.close()
 
     def committed(self, epoch: int) -> None:
         """Every epoch up to this one has reached all sinks: forget what replay cannot need."""
@@ -196,6 +207,7 @@ class SourceDriver:
             self._end(now, None)
             return True
         closed = self.reader.epoch_ended()
+        self._pace.foreseen = closed is None
         tick = self._epoch + closed if closed is not None else self.clock.epoch(now)
         if tick > self._epoch or (tick == self._epoch and self._passed_grid()):
             self._end_epoch(now, self._unread_us())
