@@ -252,6 +252,11 @@ class Cluster:
         """Whether a host does nothing now."""
         return self._world.steps < self.hosts[key].frozen_until
 
+    def frozen(self) -> set[int]:
+        """The hosts that do nothing now."""
+        steps = self._world.steps
+        return {key for key, host in self.hosts.items() if steps < host.frozen_until}
+
     @property
     def driver_sleeps(self) -> bool:
         """Whether the driver does nothing now."""
