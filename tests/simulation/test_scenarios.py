@@ -59,6 +59,7 @@ LOOPS = {
 
 PLANNED = {
     "a log that begins at the end of a stream serves a child at its end": ("planned:2570165866",),
+    "who cannot be heard cannot say who is silent": ("layers:rough:long:502507608",),
     "a plan that changes again and again ends with the flow": ("planned:long:37940988",),
     "a driver that slept believes no old report": ("layers:rough:long:967844698490",),
 }

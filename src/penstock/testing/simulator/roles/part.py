@@ -131,7 +131,8 @@ class ReplicatedPart:
         rings = self.world.driver.rings
         if rings is None or not rings.at_rest() or any(agent.told for agent in self.awake()):
             return False
-        for _ in range(2):
+        # Between the stages of one host a floor rises by one stage a round, and nobody sees it.
+        for _ in range(2 + self.shape.stages.length):
             for agent in self.awake():
                 agent.tick()
             if self.world.network.busy() or any(agent.said for agent in self.awake()):
