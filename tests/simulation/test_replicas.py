@@ -60,6 +60,11 @@ def test_a_run_follows_from_its_seed(seed: int) -> None:
         pytest.param("replicas:10", id="an heir that is lost has an heir, too"),
         pytest.param("replicas:700147", id="who plays all roles alone notes nothing unread"),
         pytest.param("replicas:mixed:rough:710018", id="the driver dies while it begins"),
+        pytest.param(
+            "replicas:mixed:rough:33927409", id="the next player knows whom the last one knew"
+        ),
+        pytest.param("replicas:mixed:rough:775449035", id="a floor rises a stage a round"),
+        pytest.param("replicas:rough:long:33931868", id="and tells them what is settled"),
     ],
 )
 def test_what_once_broke(name: str) -> None:

@@ -42,6 +42,7 @@ LIVES = {
     "a host that is ready after the flow was stopped changes nothing": ("hosts:137",),
     "a host that follows and is lost before the start follows no more": ("hosts:632",),
     "a host may have raised unheard when sources begin to read": ("hosts:699004998199",),
+    "who has come to its end holds no record back": ("hosts:507294367",),
     "who has ended durably can do no more than go on": ("planned:rough:201",),
 }
 
@@ -59,6 +60,8 @@ LOOPS = {
 
 PLANNED = {
     "a log that begins at the end of a stream serves a child at its end": ("planned:2570165866",),
+    "who cannot be heard cannot say who is silent": ("layers:rough:long:502507608",),
+    "a plan that changes again and again ends with the flow": ("planned:long:37940988",),
     "a driver that slept believes no old report": ("layers:rough:long:967844698490",),
 }
 

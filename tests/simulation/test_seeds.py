@@ -60,6 +60,7 @@ def test_flows_with_two_loops_recover_like_others() -> None:
         pytest.param(512, id="who skips epochs has not shown that they were complete"),
         pytest.param(3212, id="rows of the end of a stream are not sent again"),
         pytest.param(3318, id="what was read of an epoch that all skip is not read again"),
+        pytest.param(37943389, id="who starts anew is told of an end that is not kept"),
         pytest.param(4625, id="without state, what a noted step was made from is passed on"),
     ],
 )

@@ -77,6 +77,14 @@ def test_an_epoch_is_committed_when_all_nodes_of_the_sink_have_it() -> None:
     assert made.committed == {"out": 4}
 
 
+def test_who_has_come_to_its_end_holds_no_epoch_back() -> None:
+    made = running()
+    assert made.sink_completed("out", 10, 4) == []
+    assert made.node_finished(11) == [Commit("out", 4)]
+    assert made.sink_completed("out", 10, 5) == [Commit("out", 5)]
+    assert made.node_finished(10) == [EndHosts()]
+
+
 def test_commits_go_on_after_those_of_an_earlier_run() -> None:
     made = machine(completed=7)
     made.sink_completed("out", 10, 7)

@@ -26,6 +26,7 @@ from penstock.core.delivery.messages import (
     Shared,
 )
 from penstock.core.delivery.player import RoleState
+from penstock.core.delivery.routing import NO_HOST, Seat
 from penstock.core.delivery.tables import Entry, HeldParcel, RecordTable
 from penstock.engine.host.replicas.cargo import Cargo, pack, unpack
 from penstock.engine.host.replicas.source import numbered, position_at
@@ -179,13 +180,14 @@ def test_a_role_that_is_handed_over_comes_with_its_rows() -> None:
         {SOURCE: None},
         {SOURCE: {SOURCE: 2}},
         8,
+        {SOURCE: Seat(4, 2), THERE: Seat(NO_HOST, 1)},
     )
     envelope = Envelope(5, None, 0, HERE, 3, HandedOver(state, 77))
     found, completed = unpack(pack(envelope))
     assert completed is None
     back = found.body.state  # type: ignore[union-attr]
     assert (back.table, back.asks, back.heard) == (state.table, state.asks, state.heard)
-    assert back.next == 8
+    assert (back.next, back.seats) == (8, state.seats)
     for parcel in (back.works[ID].parcel, back.entries[ID].parcel):
         assert parcel.payload[:-1] == PARCEL.payload[:-1]
         assert read_batch(parcel.payload.rows, ROWS_OF.schema).equals(ROWS_OF)

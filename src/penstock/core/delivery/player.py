@@ -20,6 +20,7 @@ from penstock.core.delivery.messages import (
 )
 from penstock.core.delivery.replicated import Sharing
 from penstock.core.delivery.role import RoleTables
+from penstock.core.delivery.routing import Seat
 from penstock.core.delivery.tables import SETTLED, UNKNOWN, Entry, HeldParcel, RecordTable
 
 __all__ = ["RolePlayer", "RoleState"]
@@ -34,6 +35,8 @@ class RoleState(NamedTuple):
     asks: Mapping[Role, tuple[ParcelId, ...] | None]
     heard: Mapping[Role, Mapping[Lane, int]]
     next: int
+    seats: Mapping[Role, Seat]
+    """Who plays the roles above and below: no word may go to an older player of one."""
 
     @property
     def size(self) -> int:
@@ -276,7 +279,12 @@ class RolePlayer:
         """Everything, for the next player."""
         tables = self.tables
         table = RecordTable(dict(tables.table.records), dict(tables.table.floor))
-        return RoleState(table, tables.works, tables.entries, self.asks, self.heard, tables.next)
+        stages, stage = tables.stages, tables.role.stage
+        near = (*stages.upstream(stage), *stages.downstream(stage))
+        seats = {role: tables.seats[role] for role in near}
+        return RoleState(
+            table, tables.works, tables.entries, self.asks, self.heard, tables.next, seats
+        )
 
     def take_over(self, state: RoleState, via: int) -> None:
         """Go on where the last player stopped."""

@@ -9,8 +9,10 @@ Theory of operation
 - A role of a dead host is *taken*: fence it at all siblings and collect what they know of it, ask
   the origins for what is unsettled, say so to the controller.  Only then others are told.
 - A role is *handed over* when nothing of it is being worked on: tables and all go to the next
-  player, and what still comes for the role follows.  Who handed it over keeps a copy until it hears
-  that it has arrived; if the next player dies first, the controller gives the role back.
+  player, and what still comes for the role follows.  With it goes who plays the roles above and
+  below: what the next player has to say of parcels concerns those who sent them, even if it has not
+  been told of these yet.  Who handed the role over keeps a copy until it hears that it has arrived;
+  if the next player dies first, the controller gives the role back.
 - A new host first gets to know all that its siblings know; until then it can take nothing over.
 
 Channels between hosts are taken to be ordered, and reliable while both live.
@@ -374,6 +376,9 @@ class ReplicaMachine:
         known = self.players.get(role)
         if self._refuses(role, incarnation) or (known and known.incarnation >= incarnation):
             return []
+        for other, seat in body.state.seats.items():  # the driver's word may still be on its way
+            if seat.incarnation > self.seats[other].incarnation:
+                self.seats[other] = seat
         player = self._play(role, incarnation)
         player.take_over(body.state, via)
         for target in self.stages.downstream(role.stage):  # what the last player was not told

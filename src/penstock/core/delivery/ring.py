@@ -147,5 +147,8 @@ class RingMember:
 
     def _learn(self, loads: Mapping[int, Load]) -> None:
         for host, load in loads.items():
-            if host != self.host and load.beat >= self.loads.get(host, Load(-1, 0)).beat:
+            if host == self.host:
+                continue
+            known = self.loads.get(host)
+            if known is None or load.beat >= known.beat:
                 self.loads[host] = load

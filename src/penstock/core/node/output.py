@@ -62,7 +62,8 @@ class Output:
         self._open = dict.fromkeys(self.children, is_open)
         self._sent: dict[tuple[int, int], int] = {}
         self._unstated: set[int] = set()
-        """Children that were not told of the watermark at their positions."""
+        """Children that were not told of the watermark at their positions, nor of marks beyond
+        these that the log does not hold any more."""
         self._durable: Stamp = ZERO
         self._top: Stamp = ZERO
         self._taken: Mapping[Stamp, DiffLink | None] = {}
@@ -214,17 +215,21 @@ class Output:
         if self._standing.restating or self._standing.completed < epoch:
             return []
         self._unstated.discard(child)
+        # A node without a log may have told the one before of later marks, and not tell them again.
+        later = tuple(p for p in self.log.forgotten_marks(child) if p.time.epoch > epoch)
+        told = self._sends(child, Bundle(ZERO, (), self._marks_at(child, epoch)))
+        return told + self._sends(child, Bundle(ZERO, (), later))
+
+    def _marks_at(self, child: int, epoch: int) -> tuple[Part, ...]:
+        """Marks of just that epoch; there is none to state before the first one."""
+        if epoch < 0:
+            return ()
         marks = self.log.marks_at(child, epoch)
-        time = Time.root(epoch)
-        parts = tuple(
-            Part(MARK, link, time, marks[link].watermark_us if link in marks else None)
+        return tuple(
+            Part(MARK, link, Time.root(epoch), marks[link].watermark_us if link in marks else None)
             for link, outlet in self.outlets.items()
             if child in outlet.targets
         )
-        # A node without a log may have told the one before of later marks, and not tell them again.
-        later = tuple(p for p in self.log.forgotten_marks(child) if p.time.epoch > epoch)
-        told = self._sends(child, Bundle(ZERO, (), parts))
-        return told + self._sends(child, Bundle(ZERO, (), later))
 
     def restate(self, watermarks_us: Mapping[int, int | None]) -> list[CausalEffect]:
         """The node's watermark at its start is known; these are the ones to pass on, per link."""
@@ -288,10 +293,7 @@ class Output:
             if key[1] == child:
                 self._sent[key] = 0
         self.log.rewind(child)
-        if position.epoch >= 0:
-            self._unstated.add(child)
-        else:  # it starts anew, whatever the one before it was to be told
-            self._unstated.discard(child)
+        self._unstated.add(child)
         return [*self.flush(child), TellOpened(child, incarnation)]
 
     def close(self, child: int, incarnation: int) -> None:

@@ -38,6 +38,19 @@ def records_what_one_has_completed(
     return effects
 
 
+@mutant(
+    "who has come to its end has completed all epochs",
+    f"{_LIFE}._commit",
+    flows=Flows.LIVES,
+    seed=507294367,
+)
+def holds_back_what_ended(real: Replacement, self: Any, sink: str) -> list[Any]:
+    unfinished, self._unfinished = self._unfinished, {*self._sinks[sink]}
+    effects: list[Any] = real(self, sink)
+    self._unfinished = unfinished
+    return effects
+
+
 @mutant("a flow ends when all nodes have", f"{_LIFE}.node_finished", flows=Flows.LIVES, seed=2)
 def ends_with_the_first_node(real: Replacement, self: Any, node: int) -> list[Any]:
     self._unfinished.clear()

@@ -64,6 +64,8 @@ class Flows(Enum):
     """Rings of replicas that share records."""
     REPLICAS_ROUGH = "replicas:rough"
     """The same, where links, the store, clocks and the driver misbehave, and siblings die."""
+    REPLICAS_MIXED_ROUGH = "replicas:mixed:rough"
+    """The same beside nodes of all regimes."""
     LIVES = "hosts"
     """The life of a flow on its hosts, from its start to its end."""
     PLAIN = "plain"

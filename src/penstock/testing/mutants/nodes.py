@@ -117,6 +117,19 @@ def keeps_half_a_step(real: Replacement, self: Any, sender: int) -> None:
     self._partial = partial
 
 
+@mutant(
+    "who starts anew is told of marks that are not kept",
+    f"{_OUTPUT}._state",
+    flows=Flows.PROMISED,
+    seed=37943389,
+)
+def tells_beginners_of_no_marks(
+    real: Replacement, self: Any, child: int, epoch: int
+) -> list[CausalEffect]:
+    told: list[CausalEffect] = real(self, child, epoch)
+    return told if epoch >= 0 else []
+
+
 # -- determinants and what was noted ---------------------------------------------------------------
 
 

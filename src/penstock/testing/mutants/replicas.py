@@ -88,6 +88,17 @@ def hands_back_no_work(real: Replacement, self: Any) -> RoleState:
     return state._replace(works={})
 
 
+@mutant(
+    "the next player knows whom the last one knew",
+    f"{_PLAYER}.hand_over",
+    flows=Flows.REPLICAS_MIXED_ROUGH,
+    seed=33927409,
+)
+def hands_over_no_seats(real: Replacement, self: Any) -> RoleState:
+    state: RoleState = real(self)
+    return state._replace(seats={})
+
+
 @mutant("floors stay behind what is kept", f"{_PLAYER}.own_floor", flows=_REPLICAS, seed=0)
 def floors_too_high(real: Replacement, self: Any) -> dict[Lane, int]:
     found: dict[Lane, int] = self.inputs_floor()

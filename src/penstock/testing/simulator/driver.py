@@ -110,7 +110,12 @@ class Driver:
             found.append((self._detect, number))
         if found and random.random() < world.truncate_share:
             found.append((self._truncate, None))
-        can_switch = bool(world.shape.switched) and found
+        # Each change of the plan gives nodes something to do: it stays when all have ended.
+        can_switch = (
+            bool(world.shape.switched)
+            and found
+            and not all(process.machine.finished for process in world.processes.values())
+        )
         if can_switch and random.random() < world.switch_share:
             found.append((self._switch, random.choice(sorted(world.shape.switched))))
         if can_switch and random.random() < world.settle_share:

@@ -7,7 +7,7 @@ is checked here, by what the simulator knows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from penstock.core.control.homecoming import SAVE_MS, SETTLE_MS, SETTLE_MS_MAX
@@ -87,17 +87,18 @@ class HostMonitor:
         self._silent_ms.clear()
         self._away_ms.clear()
 
-    def looked(self, silent: Mapping[int, bool], timeout_ms: int) -> None:
+    def looked(self, silent: Mapping[int, bool], muted: Collection[int], timeout_ms: int) -> None:
         """Time has passed: a host that says nothing to anybody is declared lost soon.
 
-        ``silent`` are the present hosts, and whether they are; who is not watches the next one.
+        ``silent`` are the present hosts, and whether they are; who is not watches the next one,
+        and says so unless it is ``muted``.
         """
         now_ms = self._cluster.now_ms
         ring = self._roster.ring()
         before, self._silent_ms = self._silent_ms, {}
         for place, host in enumerate(ring):
             by = ring[place - 1] if len(ring) > 1 else DRIVER
-            if not silent[host] or (by != DRIVER and silent[by]):
+            if not silent[host] or (by != DRIVER and (silent[by] or by in muted)):
                 continue
             known = before.get(host, (by, now_ms))
             since_ms = known[1] if known[0] == by else now_ms

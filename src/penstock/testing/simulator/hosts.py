@@ -252,6 +252,11 @@ class Cluster:
         """Whether a host does nothing now."""
         return self._world.steps < self.hosts[key].frozen_until
 
+    def frozen(self) -> set[int]:
+        """The hosts that do nothing now."""
+        steps = self._world.steps
+        return {key for key, host in self.hosts.items() if steps < host.frozen_until}
+
     @property
     def driver_sleeps(self) -> bool:
         """Whether the driver does nothing now."""
@@ -300,7 +305,8 @@ class Cluster:
             self._monitor.stays(situation)
         if world.long and self._has_driver() and self._runs:
             silent = {n: self._is_silent(n) for n in self.membership.roster.hosts}
-            self._monitor.looked(silent, self.membership.suspicion.timeout_ms)
+            muted = {host.number for host in self.members if world.steps < host.muted_until}
+            self._monitor.looked(silent, muted, self.membership.suspicion.timeout_ms)
         if self._freezes:
             self.hosts[self.host_of_driver].frozen_until = world.steps + self._freezes
             self._freezes = 0

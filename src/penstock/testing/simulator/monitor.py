@@ -24,6 +24,7 @@ from penstock.testing.simulator.stages import (
     fresh,
     mix,
     watermark_at,
+    watermarks_of,
 )
 from penstock.testing.simulator.violations import Violation
 
@@ -43,6 +44,10 @@ class Monitor:
         self._inputs: dict[int, dict[int, list[Row]]] = {}
         self._noise: dict[tuple[int, int], int] = {}
         self._watermarks: dict[tuple[int, int], int | None] = {}
+        self._settled = watermarks_of(world.shape, world.store.cuts)
+        """Finds those after epochs that every source has cut: these never change."""
+        self._truncated: tuple[Mapping[int, Low], Mapping[int, Stored]] = {}, {}
+        """The low epochs that were looked at last, and what was durable then."""
 
     # -- Monotonicity, Regularity ----------------------------------------------------------------
 
@@ -209,7 +214,11 @@ class Monitor:
         if process.node in world.shape.graph.lossy:
             return  # who skips epochs has missed what they did to it
         if key not in self._watermarks:
-            self._watermarks[key] = watermark_at(world.shape, world.store.cuts, *key)
+            cuts, pairs = world.store.cuts, world.shape.pairs
+            last = (ends[-1].epoch if ends else -1 for n, ends in cuts.items() if n not in pairs)
+            settled = all(end >= epoch for end in last)
+            found = self._settled(*key) if settled else watermark_at(world.shape, cuts, *key)
+            self._watermarks[key] = found
         if watermark_us != self._watermarks[key]:
             raise Violation(
                 "watermark",
@@ -230,6 +239,9 @@ class Monitor:
 
     def truncated(self, lows: Mapping[int, Low], stored: Mapping[int, Stored]) -> None:
         """Logs are cut by epoch: never behind what the loss of everything would ask for."""
+        if self._truncated == (lows, stored):
+            return
+        self._truncated = lows, stored
         found = watermark(self.world.shape.graph, stored)
         ahead = any(
             start.completed < (lows[node].own if start.checkpoint else lows[node].region)

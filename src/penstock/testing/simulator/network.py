@@ -165,14 +165,14 @@ class Network:
 
     def reachable(self, cluster: Cluster, stores: bool) -> list[Channel[Any, Any]]:
         """Those of them whose message can arrive."""
-        return [
-            channel
-            for channel in self.channels.values()
-            if channel.wire
-            and self.links.passes(channel.sender.host, channel.host)
-            and channel.takes(stores)
-            and not cluster.is_frozen(channel.host)
-        ]
+        frozen, passes = cluster.frozen(), self.links.passes
+        found = []
+        for channel in self.channels.values():
+            if not channel.wire or (host := channel.host) in frozen:
+                continue
+            if passes(channel.sender.host, host) and channel.takes(stores):
+                found.append(channel)
+        return found
 
     def reconnect(self, pairs: Iterable[tuple[int, int]]) -> None:
         """Connections between hosts were opened anew."""

@@ -7,7 +7,7 @@ in which an *ordered* node handled its inputs; given that order, they are known 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
@@ -33,6 +33,7 @@ __all__ = [
     "random_shape",
     "source_rows",
     "watermark_at",
+    "watermarks_of",
 ]
 
 Row = tuple[int, int]
@@ -282,7 +283,12 @@ def expected(
 
 def watermark_at(shape: Shape, cuts: Mapping[int, list[Cut]], node: int, epoch: int) -> int | None:
     """The watermark of a node after an epoch, from the sources' cuts alone."""
-    return _Watermarks(shape, cuts).at(node, epoch)
+    return watermarks_of(shape, cuts)(node, epoch)
+
+
+def watermarks_of(shape: Shape, cuts: Mapping[int, list[Cut]]) -> Callable[[int, int], int | None]:
+    """The watermark of a node after an epoch; what was found once is taken to stay."""
+    return _Watermarks(shape, cuts).at
 
 
 class _Watermarks:

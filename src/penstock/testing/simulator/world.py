@@ -186,10 +186,11 @@ class World:
         if late and (not found or self.random.random() < 0.15):
             found += [(self._deliver, channel) for channel in late]
         source = NodeKind.SOURCE
+        frozen = cluster.frozen() if cluster is not None else ()
         for process in (*self.processes.values(), *self.zombies):
             if process.writes and stores:
                 found.append((self._write, process))
-            if not process.alive or (cluster is not None and cluster.is_frozen(process.host)):
+            if not process.alive or process.host in frozen:
                 continue
             if process.paused:
                 found.append((self._wake, process))

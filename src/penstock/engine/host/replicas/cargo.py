@@ -33,6 +33,7 @@ from penstock.core.delivery.messages import (
     Shared,
 )
 from penstock.core.delivery.player import RoleState
+from penstock.core.delivery.routing import Seat
 from penstock.core.delivery.tables import Entry, HeldParcel, RecordTable
 from penstock.core.node.messages import DATA, MARK, Message
 from penstock.core.time import Time
@@ -295,11 +296,12 @@ def _state(state: RoleState) -> tuple[Any, ...]:
     asks = [(role, None if i is None else list(map(_id, i))) for role, i in state.asks.items()]
     heard = [(role, _floors(floors)) for role, floors in state.heard.items()]
     table = (_records(state.table.records.values()), _floors(state.table.floor))
-    return table, works, entries, asks, heard, state.next
+    seats = [(role, seat) for role, seat in state.seats.items()]
+    return table, works, entries, asks, heard, state.next, seats
 
 
 def _state_from(plain: Any) -> RoleState:
-    (records, floor), works, entries, asks, heard, next_ = plain
+    (records, floor), works, entries, asks, heard, next_, seats = plain
     table = RecordTable({r.id: r for r in _records_from(records)}, _floors_from(floor))
     return RoleState(
         table,
@@ -308,6 +310,7 @@ def _state_from(plain: Any) -> RoleState:
         {Role(*role): None if i is None else tuple(map(_id_from, i)) for role, i in asks},
         {Role(*role): _floors_from(floors) for role, floors in heard},
         next_,
+        {Role(*role): Seat(*seat) for role, seat in seats},
     )
 
 

@@ -80,8 +80,8 @@ class ReplicatedPart:
 
     def awake(self) -> list[Agent]:
         """The hosts that do something now."""
-        cluster = self.cluster
-        return [a for a in self.agents.values() if a.alive and not cluster.is_frozen(a.host)]
+        frozen = self.cluster.frozen()
+        return [a for a in self.agents.values() if a.alive and a.host not in frozen]
 
     def readable(self, agent: Agent) -> list[Role]:
         """The source roles of a host that can read on."""
@@ -110,10 +110,11 @@ class ReplicatedPart:
 
     def look(self) -> None:
         """What hosts that were given up hold is lost, whatever they have taken in."""
-        due = [agent for when, agent in self._doomed if when <= self.world.steps]
-        self._doomed = [one for one in self._doomed if one[0] > self.world.steps]
-        for agent in due:
-            self.kill(agent)
+        if self._doomed:
+            due = [agent for when, agent in self._doomed if when <= self.world.steps]
+            self._doomed = [one for one in self._doomed if one[0] > self.world.steps]
+            for agent in due:
+                self.kill(agent)
         for agent in self.agents.values():
             if agent.alive and self.cluster.refuses(agent.host):
                 self.monitor.hit(agent)
@@ -130,7 +131,8 @@ class ReplicatedPart:
         rings = self.world.driver.rings
         if rings is None or not rings.at_rest() or any(agent.told for agent in self.awake()):
             return False
-        for _ in range(2):
+        # Between the stages of one host a floor rises by one stage a round, and nobody sees it.
+        for _ in range(2 + self.shape.stages.length):
             for agent in self.awake():
                 agent.tick()
             if self.world.network.busy() or any(agent.said for agent in self.awake()):
