@@ -10,6 +10,7 @@ from hypothesis import settings
 from pyspark.sql import SparkSession
 from xdist.scheduler import LoadFileScheduling
 
+from penstock.bench import chaos
 from penstock.engine.spark.session import local_session
 
 settings.register_profile("busy", deadline=None)  # machines are shared: no example is timed
@@ -91,6 +92,14 @@ def session_slot() -> Iterator[SessionSlot]:
     slot = SessionSlot()
     yield slot
     slot.clear()
+
+
+@pytest.fixture
+def measure_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The normal response time is a figure of the benchmark; a short look at it does in a test."""
+    monkeypatch.setattr(chaos, "LEAD_S", 0.5)
+    monkeypatch.setattr(chaos, "NORMAL_S", 1.0)
+    monkeypatch.setattr(chaos, "PAUSE_S", 0.2)
 
 
 @pytest.fixture

@@ -9,25 +9,18 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.bench import chaos
 from penstock.bench.chaos import Chaos, torture
 from penstock.bench.recovery import trials_of
 
 WAIT_S = 150
 
 
-def measure_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The normal response time is a figure of the benchmark; a short look at it will do here."""
-    monkeypatch.setattr(chaos, "LEAD_S", 1.0)
-    monkeypatch.setattr(chaos, "NORMAL_S", 1.5)
-
-
 def test_killed_nodes_restart_alone_and_the_tables_are_right(
-    roomy: SparkSession, at_length: bool, monkeypatch: pytest.MonkeyPatch
+    roomy: SparkSession, at_length: bool, request: pytest.FixtureRequest
 ) -> None:
     kills, seconds = (14, 200) if at_length else (1, 80)
     if not at_length:
-        measure_briefly(monkeypatch)
+        request.getfixturevalue("measure_briefly")
     result = torture(roomy, Chaos(kills=kills, rate=1_000, seconds=seconds))
     assert result["kills"] == kills
     assert (result["lost"], result["duplicated"], result["disordered"]) == (0, 0, 0)
@@ -38,10 +31,8 @@ def test_killed_nodes_restart_alone_and_the_tables_are_right(
         assert one["node"] in one["restarted_nodes"]
 
 
-def test_cut_connections_restart_nobody(
-    roomy: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measure_briefly(monkeypatch)
+@pytest.mark.usefixtures("measure_briefly")
+def test_cut_connections_restart_nobody(roomy: SparkSession) -> None:
     result = torture(roomy, Chaos(kills=3, rate=1_000, seconds=150, connections=True))
     assert result["cuts"] == 3
     assert result["equal"]

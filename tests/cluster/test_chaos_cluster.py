@@ -1,11 +1,13 @@
 """An executor's JVM is killed: its hosts start again elsewhere, nothing is lost or doubled."""
 
+import pytest
 from pyspark.sql import SparkSession
 
 from penstock.bench.chaos import Chaos, torture
 from penstock.testing.cluster import StandaloneCluster
 
 
+@pytest.mark.usefixtures("measure_briefly")
 def test_a_killed_executor_takes_its_nodes_and_nobody_else(
     cluster: StandaloneCluster, cluster_spark: SparkSession
 ) -> None:

@@ -4,10 +4,27 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
+from penstock.demos.ysb import Ysb
+from penstock.engine.spark.session import local_session
+from penstock.errors import SlotsError
 from penstock.testing.cluster import StandaloneCluster
+
+
+def test_a_flow_started_at_once_waits_for_the_executors_and_refuses_when_they_are_too_few(
+    cluster: StandaloneCluster, session_slot: Any
+) -> None:
+    session_slot.clear()  # the session must be new; the tests after this one use it, too
+    conf = {"spark.executor.memory": "512m"}
+    spark = session_slot.use(
+        cluster.url, lambda: local_session("penstock-tests", master=cluster.url, conf=conf)
+    )
+    with pytest.raises(SlotsError, match=r"hosts=9, but only 8 of the session's 8 task slots"):
+        Ysb(1000, 1, Ysb.soon(0)).flow.start(spark, hosts=9)
 
 
 def test_a_job_runs_on_the_executors_of_both_workers(

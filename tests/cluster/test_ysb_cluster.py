@@ -1,15 +1,11 @@
 """The Yahoo! Streaming Benchmark, unchanged, on executors of two workers."""
 
 import threading
-from typing import Any
 
 import psutil
-import pytest
 from pyspark.sql import SparkSession
 
 from penstock.demos.ysb import Ysb
-from penstock.engine.spark.session import local_session
-from penstock.errors import SlotsError
 from penstock.testing.cluster import StandaloneCluster
 from penstock.testing.processes import alive, hosts_of
 
@@ -56,18 +52,6 @@ def test_on_two_workers_no_view_is_lost_or_doubled_and_no_process_stays(
     assert ysb.check().duplicated > 0
     del ysb.results[0], ysb.results[-1]
     assert ysb.check().lost > 0
-
-
-def test_a_flow_started_at_once_waits_for_the_executors_and_refuses_when_they_are_too_few(
-    cluster: StandaloneCluster, session_slot: Any
-) -> None:
-    session_slot.clear()
-    conf = {"spark.executor.memory": "512m"}
-    spark = session_slot.use(
-        cluster.url, lambda: local_session("penstock-tests", master=cluster.url, conf=conf)
-    )
-    with pytest.raises(SlotsError, match=r"hosts=9, but only 8 of the session's 8 task slots"):
-        Ysb(1000, 1, Ysb.soon(0)).flow.start(spark, hosts=9)
 
 
 def test_stop_on_a_cluster_leaves_no_host(

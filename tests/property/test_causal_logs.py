@@ -23,7 +23,7 @@ steps = st.lists(
 
 
 @given(steps)
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 def test_the_log_hands_out_what_lies_beyond_and_the_marks_before(
     todo: list[tuple[str, int]],
 ) -> None:

@@ -29,7 +29,7 @@ def executions(draw: st.DrawFn) -> tuple[list[tuple[int, int, tuple[int, ...]]],
     return steps, received
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(executions(), st.randoms(use_true_random=False))
 def test_a_dense_replay_sends_every_child_what_it_lacks_and_nothing_twice(  # type: ignore[no-untyped-def]
     execution, random
@@ -116,7 +116,7 @@ def tables(draw: st.DrawFn):  # type: ignore[no-untyped-def]
     return pending, targets, resume, first
 
 
-@settings(max_examples=500)
+@settings(max_examples=150)
 @given(tables())
 def test_earliest_deadline_first_finds_a_table_exactly_if_there_is_one(table) -> None:  # type: ignore[no-untyped-def]
     pending, targets, resume, first = table

@@ -102,7 +102,7 @@ events = st.tuples(st.sampled_from(STEPS), st.sampled_from(NODES), st.integers(0
 
 
 @given(st.lists(events, max_size=150))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 def test_a_channel_survives_any_breaks_and_never_overdraws_by_more_than_a_message(
     steps: list[tuple[str, int, int]],
 ) -> None:

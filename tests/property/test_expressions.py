@@ -254,13 +254,13 @@ def check(expression: Sql, data: list[Row]) -> None:
 
 
 @given(booleans(3), rows)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_conditions_agree_with_one_row_at_a_time(expression: Sql, data: list[Row]) -> None:
     check(expression, data)
 
 
 @given(integers(3), rows)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_numbers_agree_with_one_row_at_a_time(expression: Sql, data: list[Row]) -> None:
     check(expression, data)
 
@@ -278,7 +278,7 @@ def like(text: str, pattern: str) -> bool:
 
 
 @given(st.lists(st.none() | LIKE_TEXTS, max_size=8), st.text("ab%_.", max_size=5))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_like_agrees_with_its_definition(data: list[str | None], pattern: str) -> None:
     batch = pa.record_batch({"s": pa.array(data, pa.string())})
     made = compile_expression(f"s LIKE '{pattern}'", batch.schema).evaluate(batch)

@@ -50,7 +50,7 @@ def interleaved(draw: st.DrawFn) -> tuple[list[Marks], list[int]]:
 
 
 @given(interleaved())
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 def test_completions_do_not_depend_on_the_order_of_arrival(
     case: tuple[list[Marks], list[int]],
 ) -> None:
@@ -64,7 +64,7 @@ def test_completions_do_not_depend_on_the_order_of_arrival(
 
 
 @given(interleaved())
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 def test_a_node_reports_the_same_with_repeated_messages_between(
     case: tuple[list[Marks], list[int]],
 ) -> None:

@@ -1,4 +1,4 @@
-"""Thousands of random interleavings: no view passes the truth, and every view reaches the end."""
+"""Hundreds of random interleavings: no view passes the truth, and every view reaches the end."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def run(seed: int, links: Callable[[int], ProgressLinks]) -> ProgressWorld:
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_no_view_passes_the_truth_and_every_view_reaches_the_end(name: str) -> None:
     notified = checks = 0
-    for seed in range(500):
+    for seed in range(120):
         world = run(seed, TOPOLOGIES[name])
         notified += world.notified
         checks += world.checks
-    assert notified > 1200
-    assert checks > 400_000
+    assert notified > 250
+    assert checks > 80_000
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    for seed in range(20):
+    for seed in range(5):
         first, second = (run(seed, TOPOLOGIES["controller-mirrors"]) for _ in range(2))
         assert (first.notified, first.checks) == (second.notified, second.checks)
 

@@ -81,7 +81,7 @@ def check_frontiers(seed: int) -> None:
 
 
 def test_many_epochs_and_iterations_at_once_give_the_same_frontiers() -> None:
-    for seed in range(30):
+    for seed in range(10):
         rng = Random(seed)
         graph = some_graph(rng)
         tracker = Tracker(graph)
@@ -104,32 +104,32 @@ def test_many_epochs_and_iterations_at_once_give_the_same_frontiers() -> None:
                 assert frozenset(tracker.frontier(place)) == happen[place], (seed, place)
 
 
-@pytest.mark.parametrize("first", range(0, 300, 100))
+@pytest.mark.parametrize("first", range(0, 120, 60))
 def test_could_result_in_equals_following_every_path(first: int) -> None:
-    for seed in range(first, first + 100):
+    for seed in range(first, first + 60):
         check_could_result_in(seed)
 
 
-@pytest.mark.parametrize("first", range(0, 300, 100))
+@pytest.mark.parametrize("first", range(0, 120, 60))
 def test_frontiers_equal_trying_everything(first: int) -> None:
-    for seed in range(first, first + 100):
+    for seed in range(first, first + 60):
         check_frontiers(seed)
 
 
 def test_random_graphs_have_what_they_are_meant_to_test() -> None:
-    graphs = [some_graph(Random(seed)) for seed in range(300)]
-    assert sum(any(len(c) > 1 for c in graph.components()) for graph in graphs) > 100
-    assert sum(any(graph.depth(p) == 2 for p in range(len(graph))) for graph in graphs) > 50
+    graphs = [some_graph(Random(seed)) for seed in range(150)]
+    assert sum(any(len(c) > 1 for c in graph.components()) for graph in graphs) > 50
+    assert sum(any(graph.depth(p) == 2 for p in range(len(graph))) for graph in graphs) > 25
     incomparable = 0
     for graph in graphs:
         reachability = Reachability(graph)
         places = range(len(graph))
         incomparable += any(len(reachability.summaries(a, b)) > 1 for a in places for b in places)
-    assert incomparable > 20, "some minimal summaries are antichains of more than one"
+    assert incomparable > 10, "some minimal summaries are antichains of more than one"
 
 
 def test_could_result_in_is_a_partial_order() -> None:
-    for seed in range(150):
+    for seed in range(60):
         rng = Random(seed)
         reachability = Reachability(some_graph(rng))
         before = reachability.could_result_in
@@ -141,7 +141,7 @@ def test_could_result_in_is_a_partial_order() -> None:
 
 
 def test_how_deltas_are_batched_does_not_matter() -> None:
-    for seed in range(100):
+    for seed in range(50):
         rng = Random(seed)
         graph = some_graph(rng)
         counts: Counter[Pointstamp] = Counter()
@@ -182,7 +182,7 @@ def check_precursors(seed: int, kind: type[Pointstamps]) -> None:
 
 
 def test_precursor_counts_equal_a_recount_and_agree_with_frontiers() -> None:
-    for seed in range(200):
+    for seed in range(80):
         check_precursors(seed, Pointstamps)
 
 

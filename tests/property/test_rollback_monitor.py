@@ -79,7 +79,7 @@ class History:
                 yield self.monitor.advance()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(sizes, seeds)
 def test_the_incremental_low_watermark_is_the_worst_case_solved_from_scratch(
     nodes: int, seed: int
@@ -90,7 +90,7 @@ def test_the_incremental_low_watermark_is_the_worst_case_solved_from_scratch(
             assert history.lows() == list(solve(history.graph, history.all).spans)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(sizes, seeds)
 def test_collecting_garbage_changes_no_rollback_and_none_passes_the_low_watermark(
     nodes: int, seed: int
@@ -122,7 +122,7 @@ def test_collecting_garbage_changes_no_rollback_and_none_passes_the_low_watermar
                 assert spans[edge.target].includes(edge.transformer.sent(span))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(sizes, seeds)
 def test_low_watermarks_only_grow_and_survive_a_restart(nodes: int, seed: int) -> None:
     history = History(nodes, seed)

@@ -16,7 +16,7 @@ from penstock.testing.rollback_cases import EPOCHS, ITERATIONS, LOOP, RollbackCa
 seeds = st.integers(0, 2**32)
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.integers(1, 5), seeds)
 def test_the_solver_equals_the_brute_force_maximum(nodes: int, seed: int) -> None:
     graph, kept = RollbackCases(Random(seed)).draw(nodes)
@@ -25,14 +25,14 @@ def test_the_solver_equals_the_brute_force_maximum(nodes: int, seed: int) -> Non
     assert consistent(graph, kept, found.choices)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(1, 5), seeds)
 def test_without_witnesses_too(nodes: int, seed: int) -> None:
     graph, kept = RollbackCases(Random(seed), witnesses=False, offers=4).draw(nodes)
     assert solve(graph, kept).choices == largest_choice(graph, kept)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(1, 4), seeds)
 def test_the_larger_of_two_consistent_choices_is_consistent(nodes: int, seed: int) -> None:
     graph, kept = RollbackCases(Random(seed)).draw(nodes)
@@ -40,7 +40,7 @@ def test_the_larger_of_two_consistent_choices_is_consistent(nodes: int, seed: in
         assert consistent(graph, kept, tuple(map(max, one, other)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(2, 30), seeds)
 def test_the_result_does_not_depend_on_the_order_of_nodes_and_edges(nodes: int, seed: int) -> None:
     random = Random(seed)
@@ -71,14 +71,14 @@ def test_the_result_does_not_depend_on_the_order_of_nodes_and_edges(nodes: int, 
     assert [after.choices[place[node]] for node in range(nodes)] == list(before.choices)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.integers(1, 30), seeds)
 def test_nothing_rolls_back_when_nobody_failed(nodes: int, seed: int) -> None:
     graph, kept = RollbackCases(Random(seed), live=1.0).draw(nodes)
     assert solve(graph, kept).rolled_back == ()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(1, 12), seeds)
 def test_more_failures_never_keep_more(nodes: int, seed: int) -> None:
     random = Random(seed)

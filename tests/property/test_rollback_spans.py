@@ -132,7 +132,7 @@ def floors(
     return found
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(2, 7), st.integers(0, 2**32))
 def test_without_a_warning_rollbacks_do_not_cascade(stages: int, seed: int) -> None:
     random = Random(seed)

@@ -95,7 +95,7 @@ def test_the_low_watermarks_are_those_that_logs_are_cut_by(seed: int, loses: flo
 
 
 @given(seeds)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_no_failure_goes_behind_a_low_watermark_even_if_the_newest_checkpoint_is_damaged(
     seed: int,
 ) -> None:
@@ -114,7 +114,7 @@ def test_no_failure_goes_behind_a_low_watermark_even_if_the_newest_checkpoint_is
 
 
 @given(seeds)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_what_would_restart_is_what_restarts(seed: int) -> None:
     """A causal failure restarts the failed alone; from the newest checkpoint."""
     life = Life(seed)

@@ -34,7 +34,7 @@ def in_shards(function: Callable[[range], T], seed: int, runs: int, processes: i
 
 def in_processes(function: Callable[[S], T], items: Sequence[S], processes: int) -> Iterator[T]:
     """What a function of the module makes of each item, in order."""
-    if processes == 1:
+    if min(processes, len(items)) <= 1:
         yield from map(function, items)
         return
     with _pool(processes) as pool:

@@ -116,7 +116,7 @@ def check(make: Callable[[], Source], shards: int, seed: int, expected: list[int
     count=st.integers(0, 3000),
     fixed=st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_generate_repeats_itself(
     seed: int, shards: int, function: Callable[..., pa.RecordBatch], count: int, fixed: bool
 ) -> None:

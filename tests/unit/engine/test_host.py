@@ -180,6 +180,19 @@ def test_who_can_wait_does_so_while_others_recover() -> None:
     assert len(bench.transport.sent) == 1
 
 
+def test_who_can_wait_but_recovers_itself_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(keyed, lambda name: name == "middle")
+    middle = bench.host.nodes[bench.node("middle")]
+    middle.pause = 0
+    monkeypatch.setattr(type(middle.machine), "replaying", True)
+    bench.host.pause(60.0)
+    bench.tell(message(bench, 1, 0, 1))
+    bench.step()
+    assert len(bench.transport.sent) == 1
+
+
 def test_others_do_not_wait_while_some_recover() -> None:
     bench = Bench(keyed, lambda name: name == "middle")
     bench.host.pause(60.0)

@@ -61,6 +61,9 @@ class NodeMachine:
     [1]
     """
 
+    replaying = False
+    """What is lost is not made again."""
+
     def __init__(
         self, wiring: Wiring, completed: int = -1, tracking: NodeTracking | None = None
     ) -> None:

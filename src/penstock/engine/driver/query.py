@@ -226,7 +226,7 @@ class FlowQuery:
                     if at == info.number
                 ],
             }
-            for info in controller.hosts.values()
+            for info in list(controller.hosts.values())  # the controller adds to them
         ]
 
     def nodes(self) -> list[dict[str, Any]]:

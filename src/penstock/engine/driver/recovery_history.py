@@ -1,9 +1,13 @@
-"""The history of a flow's recoveries, for people: who was lost, who restarted, what it took."""
+"""The history of a flow's recoveries, for people: who was lost, who restarted, what it took.
+
+The controller's thread writes it and any thread reads it.  So what an entry holds is never changed:
+a field is given a new value.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +32,7 @@ class RecoveryEntry:
     started_us: int | None = None
     opened_us: int | None = None
     recovered_us: int | None = None
-    work: dict[str, dict[str, float]] = field(default_factory=dict)
+    work: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Per restarted node: seconds to restore its state, to be sent what it needs again, and to
     complete again what it had completed before."""
 
@@ -36,15 +40,14 @@ class RecoveryEntry:
     """The host that was lost."""
     moved: bool = False
     """Whether the nodes moved to another host on purpose, and no host was lost."""
-    refused: dict[str, int] = field(default_factory=dict)
+    refused: Mapping[str, int] = field(default_factory=dict)
     """What was refused of the lost host, which was not dead after all: messages, connections, and,
     by the store, writes of its nodes."""
 
     @property
     def work_s(self) -> float | None:
         """Restoring and replaying, summed over nodes; None: not all of them have caught up."""
-        # The controller's thread goes on adding nodes while a user's thread reads.
-        work = dict(self.work)
+        work = self.work
         caught_up = [name for name, one in work.items() if "replay_s" in one]
         if not self.restarted or not set(caught_up) >= set(self.restarted):
             return None
@@ -53,12 +56,7 @@ class RecoveryEntry:
 
     def to_dict(self) -> dict[str, Any]:
         """For people and for JSON."""
-        return {
-            **vars(self),
-            "work": dict(self.work),
-            "refused": dict(self.refused),
-            "work_s": self.work_s,
-        }
+        return {**vars(self), "work_s": self.work_s}
 
 
 class RecoveryHistory:
@@ -111,16 +109,18 @@ class RecoveryHistory:
         """What a restarted node has spent, in the newest recovery that restarted it."""
         entry = next((one for one in reversed(self._entries) if name in one.restarted), None)
         if entry is not None and ("replay_s" in found or entry.recovered_us is None):
-            work = entry.work.setdefault(name, {})
-            for key, value in found.items():
-                work[key] = work.get(key, 0.0) + value
+            before = entry.work.get(name, {})
+            summed = {key: before.get(key, 0.0) + value for key, value in found.items()}
+            entry.work = {**entry.work, name: {**before, **summed}}
 
     def refused(self, host: int, counts: RefusalCounts) -> None:
         """Something of a lost host was refused: it was not dead after all."""
         entry = next((one for one in reversed(self._entries) if one.host == host), None)
         if entry is None:  # it had no nodes
             return
+        refused = dict(entry.refused)
         for key, count in counts._asdict().items():
-            before = entry.refused.get(key, 0)
+            before = refused.get(key, 0)
             if count:
-                entry.refused[key] = max(before, count) if key == "writes" else before + count
+                refused[key] = max(before, count) if key == "writes" else before + count
+        entry.refused = refused

@@ -355,7 +355,8 @@ class Host:
     def _may_send(self, runner: NodeRunner) -> bool:
         if runner.stalled:
             return False
-        if not runner.pause and time.monotonic() < self._paused_until:
+        paused = not runner.pause and time.monotonic() < self._paused_until
+        if paused and not runner.machine.replaying:  # who recovers is waited for
             return False
         for target in runner.targets:
             if not runner.waits_for(target):

@@ -83,6 +83,10 @@ class Machine(Protocol):
         """The last epoch that it has completed."""
 
     @property
+    def replaying(self) -> bool:
+        """Whether it recovers, and others wait for it."""
+
+    @property
     def finished(self) -> bool:
         """Whether its input has ended and was handled."""
 
