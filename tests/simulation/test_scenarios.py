@@ -60,6 +60,13 @@ LOOPS = {
 
 PLANNED = {
     "a log that begins at the end of a stream serves a child at its end": ("planned:2570165866",),
+    "what nobody knows comes after what is settled": ("planned:507295838",),
+    "a stamp that only a folded fact names is never given away again": (
+        "layers:mixed:rough:long:194615040",
+    ),
+    "what was for a dead process keeps nothing from its successor": (
+        "layers:mixed:rough:long:524438397",
+    ),
     "who cannot be heard cannot say who is silent": ("layers:rough:long:502507608",),
     "a plan that changes again and again ends with the flow": ("planned:long:37940988",),
     "a driver that slept believes no old report": ("layers:rough:long:967844698490",),

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from penstock.core.causal.diffs import COMPLETION, Diff, DiffLink, completion, pairs
 from penstock.core.causal.graph import CausalGraph
-from penstock.core.causal.logs import Fact
 from penstock.core.causal.reports import NodeReport, Target
 from penstock.core.causal.times import END, ZERO, Stamp
 
@@ -21,8 +20,11 @@ class Knowledge:
     steps: dict[int, dict[Stamp, DiffLink | None]] = field(default_factory=dict)
     values: dict[tuple[int, Stamp], bytes] = field(default_factory=dict)
     """What steps have noted."""
-    facts: dict[int, list[Fact]] = field(default_factory=dict)
+    last: dict[int, Stamp] = field(default_factory=dict)
+    """The greatest stamp of each node that any of these names."""
     completed: dict[int, int] = field(default_factory=dict)
+    settled: dict[int, int] = field(default_factory=dict)
+    """Per node: the last epoch that all have completed who know steps of it."""
     newest: int = -1
 
     def learn(self, report: NodeReport, completes: bool = True) -> None:
@@ -36,13 +38,16 @@ class Knowledge:
             for sender, position in report.clock.items():
                 self.completes(sender, position.epoch)
         for diff in report.diffs:
-            self.learn_diff(diff)
+            self.learn_diff(diff, report.completed)
         for fact in report.facts:
-            self.facts.setdefault(fact.node, []).append(fact)
+            self._names(fact.node, fact.stamp)
+            self._names(fact.parent, fact.handled)
 
-    def learn_diff(self, diff: Diff) -> None:
-        """A node has received this, or made it durable."""
+    def learn_diff(self, diff: Diff, completed: int) -> None:
+        """A node has received this, or made it durable; it has completed this epoch."""
         for link, made_from in pairs(diff):
+            self.settled[link.node] = min(completed, self.settled.get(link.node, completed))
+            self._names(link.node, link.stamp)
             steps = self.steps.setdefault(link.node, {})
             if made_from is not None or link.stamp not in steps:
                 steps[link.stamp] = made_from
@@ -50,6 +55,9 @@ class Knowledge:
                 self.values[link.node, link.stamp] = link.values
             if made_from is not None and made_from.node == COMPLETION:
                 self.completes(link.node, made_from.epoch)
+
+    def _names(self, node: int, stamp: Stamp) -> None:
+        self.last[node] = max(stamp, self.last.get(node, stamp))
 
     def completes(self, node: int, epoch: int) -> None:
         """A node completed an epoch."""
@@ -62,8 +70,9 @@ class Knowledge:
     def handled(self, node: int, parent: int, up_to: Stamp, completed: int = -1) -> Stamp:
         """The last stamp of a parent that a node is known to have handled by ``up_to``.
 
-        Steps of epochs that are ``completed`` do not count.  They may be from before a restart at
-        the end of an epoch: then rows of later epochs, which came before them, came again.
+        Steps of epochs that are ``completed`` do not count, nor do facts, which are of such epochs.
+        They may be from before a restart at the end of an epoch: then rows of later epochs, which
+        came before them, came again.
         """
         best = ZERO
         for stamp, made_from in self.steps.get(node, {}).items():
@@ -71,9 +80,6 @@ class Knowledge:
                 continue
             if stamp <= up_to:
                 best = max(best, made_from.stamp)
-        for fact in self.facts.get(node, ()):
-            if fact.parent == parent and fact.stamp <= up_to:
-                best = max(best, fact.handled)
         return best
 
     def targets(

@@ -287,14 +287,7 @@ def _start(
     stored: Stored,
     deadlines: Mapping[int, Stamp],
 ) -> Start | str:
-    top = max(
-        [
-            ZERO,
-            *known.steps.get(node, ()),
-            *(fact.stamp for fact in known.facts.get(node, ())),
-            *(position.stamp for position in positions.values()),
-        ]
-    )
+    top = max([known.last.get(node, ZERO), *(p.stamp for p in positions.values())])
     kind = graph.kinds[node]
     if kind in (NodeKind.STATELESS, NodeKind.SOURCE):
         return _start_stateless(graph, node, positions, known, stored, deadlines, top)
@@ -307,7 +300,7 @@ def _start(
     report = saved.report
     # A clean checkpoint has nothing of later epochs: steps with their rows are done again.
     after = ZERO if graph.is_clean(node) else report.stamp
-    trim = _bind(graph, node, known, stored, max(top, report.stamp), after)
+    trim = _bind(graph, node, known, stored, max(top, report.stamp), after, report.completed)
     known.learn(report)
     targets = known.targets(node, after, report.completed, deadlines)
     return Start(
@@ -322,6 +315,7 @@ def _start(
         max(top, trim, report.stamp),
         known.newest,
         trim,
+        settled=known.settled.get(node, -1),
     )
 
 
@@ -340,7 +334,7 @@ def _start_stateless(
     if graph.is_clean(node):
         stamp = ZERO
     completed = min((position.epoch for position in positions.values()), default=last)
-    trim = _bind(graph, node, known, stored, top, ZERO)
+    trim = _bind(graph, node, known, stored, top, ZERO, completed)
     offset = ahead = 0
     begun = -1
     cuts = stored.cuts
@@ -376,27 +370,32 @@ def _start_stateless(
         watermark_us=past[-1].watermark_us if past else None,
         begun=begun,
         ahead=ahead,
+        settled=known.settled.get(node, -1),
     )
 
 
 def _bind(
-    graph: CausalGraph, node: int, known: Knowledge, stored: Stored, top: Stamp, after: Stamp
+    graph: CausalGraph,
+    node: int,
+    known: Knowledge,
+    stored: Stored,
+    top: Stamp,
+    after: Stamp,
+    completed: int,
 ) -> Stamp:
-    """Learn the determinants of steps that a node may have observed; the last one's stamp."""
+    """Learn the determinants of steps that a node may have observed; the last one's stamp.
+
+    It starts after an epoch that it has ``completed``.
+    """
     if node not in graph.determined:
         return ZERO
     observed = known.observed(graph, node)
-    trim = max(
-        [top]
-        + [
-            diff[0].stamp
-            for diff in stored.determinants
-            if diff[1].node == COMPLETION and diff[1].epoch <= observed
-        ]
-    )
+    ends = [diff for diff in stored.determinants if diff[1].node == COMPLETION]
+    trim = max([top, *(diff[0].stamp for diff in ends if diff[1].epoch <= observed)])
+    completed = max((d[1].epoch for d in ends if d[0].stamp <= trim), default=completed)
     for diff in stored.determinants:
         if after < diff[0].stamp <= trim:
-            known.learn_diff(diff)
+            known.learn_diff(diff, completed)
     return trim
 
 

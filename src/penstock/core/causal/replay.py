@@ -78,6 +78,8 @@ class Replay(Generic[I]):
     """Whether the targets are all steps up to the last one."""
     positions: Mapping[int, Position] = field(default_factory=dict)
     """Where the children resume."""
+    settled: int = -1
+    """The last epoch that all have completed who know steps of this node."""
     _rows: dict[int, deque[_Arrival[I]]] = field(init=False)
     _places: dict[int, int] = field(init=False)
     """Of the completions among the targets, by epoch."""
@@ -157,11 +159,46 @@ class Replay(Generic[I]):
                 f"the input of target {target} is missing: its row goes on with {stamp}",
                 target=target,
             )
-        row.popleft()
         if stamp < target.made_from.stamp:
-            return Turn(item, None, target.stamp)
+            return self._unknown(row, target, marked)
+        row.popleft()
         self._reached()
         return Turn(item, target.stamp, None, target.values)
+
+    def _unknown(
+        self, row: deque[_Arrival[I]], target: Target, marked: Mapping[int, int]
+    ) -> Turn[I] | None:
+        """Handle an input that no survivor knows, because its row has a known one behind it.
+
+        If it is of an epoch after those that are settled, these come first, where rows allow it.
+        Else what is made of it could come to a child before rows of a settled epoch which that
+        child, to complete the epoch, has to handle before steps that others know.
+        """
+        first: deque[_Arrival[I]] | None = None
+        is_missing = False
+        later = not self.determined and row[0].epoch > self.settled
+        for sender in sorted(self._rows) if later else ():
+            other = self._rows[sender]
+            if marked.get(sender, -1) >= self.settled:
+                continue
+            place = self._wanted(other, self.settled) if other else None
+            if place is None:
+                is_missing = True
+            elif other[place].only_marks:
+                item = other[place].item
+                del other[place]
+                return Turn(item, None, target.stamp)
+            elif other[0].epoch > self.settled or self._is_bound(sender, other[0].stamp):
+                return Turn(row.popleft().item, None, target.stamp)
+            elif first is None:
+                first = other
+        if first is None and is_missing:
+            return None
+        return Turn((row if first is None else first).popleft().item, None, target.stamp)
+
+    def _is_bound(self, sender: int, stamp: Stamp) -> bool:
+        """Whether an input has its place at or after the present target."""
+        return self._bound.get((sender, stamp), -1) >= self._next
 
     def _was_before(self, epoch: int, target: Target) -> bool:
         """Whether to handle a completion that no survivor knows before a target that one knows.

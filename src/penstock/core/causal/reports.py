@@ -115,6 +115,8 @@ class Start:
     """(Sources) the newest epoch of which a survivor has rows."""
     observed: int = -1
     """The newest epoch that a node below is known to have completed."""
+    settled: int = -1
+    """The last epoch that all have completed who know steps of this node."""
     ahead: int = 0
     """(Sources) rows before this offset that are in no cut belong to ``begun``."""
 

@@ -176,7 +176,9 @@ class CausalMachine:
         horizon = start.completed if self.clean else start.horizon
         self._output.start(start, checkpoint, horizon)
         determined = self._output.determined
-        self._replay = Replay(start.targets, self.senders.ids, determined, start.positions)
+        self._replay = Replay(
+            start.targets, self.senders.ids, determined, start.positions, start.settled
+        )
         self.repeats = max((target.made_from.epoch for target in start.targets), default=-1)
 
     # -- what others may know --------------------------------------------------------------------

@@ -50,6 +50,8 @@ class Flows(Enum):
     """All regimes, on hosts that misbehave."""
     MIXED_LONG = "layers:mixed:long"
     """All regimes for long."""
+    MIXED_ROUGH_LONG = "layers:mixed:rough:long"
+    """The same for long."""
     PROMISED_ROUGH = "layers:promised:rough"
     """Guarantees below exactly once, on hosts that misbehave."""
     FAN_OUT = "fan_out"

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.core.causal.clocks import Position
 from penstock.core.causal.replay import Replay
-from penstock.core.causal.reports import Start
+from penstock.core.causal.reports import Start, Target
 from penstock.core.causal.times import ZERO, after
 from penstock.core.node.causal_effects import (
     CausalEffect,
@@ -17,7 +17,7 @@ from penstock.core.node.causal_effects import (
     StoreDeterminants,
 )
 from penstock.core.node.messages import Message
-from penstock.core.progress.marks import WATERMARK_END, WATERMARK_IDLE, Completion
+from penstock.core.progress.marks import EPOCH_END, WATERMARK_END, WATERMARK_IDLE, Completion
 from penstock.testing.mutants.mutant import Flows, Mutant, Replacement, mutant
 
 __all__ = ["NODES"]
@@ -161,6 +161,18 @@ def reuses_stamps(real: Replacement, self: Any, start: Start, *saved: Any) -> No
     real(self, start, *saved)
     self._taken = {}
     self._top = start.stamp
+
+
+@mutant(
+    "what nobody knows comes after the epochs that all have completed who know the node",
+    f"{_REPLAY}._unknown",
+    flows=Flows.PLANNED,
+    seed=507295838,
+)
+def takes_the_unknown_at_once(
+    real: Replacement, self: Any, row: Any, target: Target, marked: Mapping[int, int]
+) -> Any:
+    return real(self, row, target, dict.fromkeys(self._rows, EPOCH_END))
 
 
 def _all_of_one_epoch(

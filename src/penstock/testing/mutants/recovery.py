@@ -357,6 +357,28 @@ def counts_steps_of_complete_epochs(real: Replacement, *args: Any) -> Stamp:
     return found
 
 
+def _as_facts_say(
+    real: Replacement, self: Any, node: int, parent: int, up_to: Stamp, completed: int = -1
+) -> Stamp:
+    facts = [f for f in getattr(self, "believed", ()) if f.stamp <= up_to]
+    about = [f.handled for f in facts if (f.node, f.parent) == (node, parent)]
+    return max([real(self, node, parent, up_to, completed), *about])
+
+
+@mutant(
+    "facts name stamps that are not given away again, and say no more (5)",
+    f"{_KNOWN}.learn",
+    also={f"{_KNOWN}.handled": _as_facts_say},
+    flows=Flows.MIXED_ROUGH_LONG,
+    seed=194615040,
+)
+def believes_facts(
+    real: Replacement, self: Any, report: NodeReport, completes: bool = True
+) -> None:
+    real(self, replace(report, facts=()), completes)
+    self.believed = [*getattr(self, "believed", ()), *report.facts]
+
+
 @mutant("inputs that led to known steps are not handled again (5)", f"{_KNOWN}.handled", seed=1)
 def handled_nothing(real: Replacement, *_: Any) -> Stamp:
     return ()

@@ -32,7 +32,7 @@ from penstock.testing.simulator.violations import Violation
 
 __all__ = ["World"]
 
-STEPS_MAX = 20_000
+STEPS_MAX = 60_000
 IDLE_MAX = 2_000
 """Ticks in which nothing happens before a rough run is taken for stuck."""
 SWITCH_SHARE_LONG = 0.2
@@ -219,11 +219,13 @@ class World:
         channel.deliver()
 
     def _hears(self, node: int) -> bool:
-        """Whether what is told to a node reaches it now."""
+        """Whether what is told to a node reaches it now, or never."""
         if self.cluster is None:
             return True
         process = self.find(node, self.to_nodes[node][0][0])
-        return process is None or not self.cluster.is_frozen(process.host)
+        if process is None or not process.alive:
+            return True
+        return not self.cluster.is_frozen(process.host)
 
     def find(self, node: int, incarnation: int) -> Process | None:
         """The process of an incarnation, if it is there."""
