@@ -20,8 +20,8 @@ $(STAMP): pyproject.toml constraints.txt scripts/setup.sh
 demo: $(STAMP) ## serve ads for 30 s on a local Spark session, kill five processes, check everything
 	@$(BIN)/penstock demo adserving --kill 5
 
-test: $(STAMP) ## run all the tests in three processes (PYTEST_ARGS="-n 0 -k time" for some, in one)
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+test: $(STAMP) ## run all the tests in four processes (PYTEST_ARGS="-n 0 -k time" for some, in one)
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 soak: $(STAMP) ## simulate failures with fresh seeds (MINUTES=10: for ten minutes)
 	@$(BIN)/penstock simulate --minutes $(MINUTES)

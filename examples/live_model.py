@@ -67,7 +67,7 @@ def flow() -> Flow:
 def main() -> None:
     """Run to the end and check every line and every report."""
     made = Flow("live_model")
-    hot, lines = too_hot(made, seconds=8)
+    hot, lines = too_hot(made, seconds=6)
     reported, fitted = hot.memory(), lines.memory()
     spark = localSession("live model", hosts=2)
     try:

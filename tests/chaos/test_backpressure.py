@@ -21,7 +21,7 @@ UNDER_WAY_ROWS = 4_000_000
 def test_behind_a_sleeping_sink_every_process_keeps_its_size(
     spark: SparkSession, at_length: bool
 ) -> None:
-    watched_s = 60.0 if at_length else 4.0
+    watched_s = 60.0 if at_length else 2.5
 
     def numbers(offset: int, n: int) -> pa.RecordBatch:
         ids = np.arange(offset, offset + n)

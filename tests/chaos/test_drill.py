@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from penstock import Flow
 from penstock.cli.drill import DrillSession
 from penstock.engine.driver.command_channel import find_driver
+from penstock.testing.held_input import release_by_file
 from penstock.testing.processes import hosts_of, wait_gone, wait_until
 
 
@@ -20,6 +21,7 @@ def test_hosts_are_frozen_woken_and_killed_and_nothing_is_lost(
 
     flow = Flow("drilled")
     made = flow.generate(numbers, rate=2_000, rows=10_000, shards=1, name="made")
+    valve = release_by_file(flow, tmp_path / "release")
     out = made.keyBy("n", shards=2).name("keyed").memory(name="out")
     # Nobody watches: who is frozen keeps its nodes.
     query = flow.start(
@@ -41,6 +43,7 @@ def test_hosts_are_frozen_woken_and_killed_and_nothing_is_lost(
         drill.run("wait recovered 30")
         drill.run("freeze keyed[0]")
         assert drill.run("unfreeze keyed[0]")[0]["pid"] == process.pid
+        valve.release()
         assert query.awaitTermination(60)
     finally:
         query.stop()

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from penstock.engine.store.flow_store import BoundaryLog
 from penstock.testing.processes import DriverScript, wait_until
 
-FILES, FILE_ROWS, SHARDS = 24, 2_500, 2
+FILES, FILE_ROWS, SHARDS = 12, 2_500, 2
 NEW_EPOCHS = 4
 """How many epochs each run may publish before it is interrupted."""
 
@@ -167,7 +167,7 @@ def test_interruptions_by_stop_and_by_kill_leave_the_output_as_if_there_had_been
     whole = Pipeline(source, tmp_path / "whole", 0.0)
     whole.folder.mkdir()
     assert whole.start(spark).awaitTermination(60)
-    pieces = Pipeline(source, tmp_path / "pieces", 0.025)
+    pieces = Pipeline(source, tmp_path / "pieces", 0.05)
     pieces.folder.mkdir()
     ids: set[str] = set()
     with ExitStack() as drivers, watched(pieces) as seen:

@@ -17,7 +17,7 @@ def test_cut_connections_are_made_again_and_nothing_is_lost_or_doubled(
     spark: SparkSession, at_length: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "penstock")
-    seconds = 20 if at_length else 3
+    seconds = 20 if at_length else 2
     rate = 500_000
     rows = rate * seconds
 
@@ -36,7 +36,7 @@ def test_cut_connections_are_made_again_and_nothing_is_lost_or_doubled(
         cuts += 1
         time.sleep(0.1)
     assert query.awaitTermination(60)
-    assert cuts >= 10
+    assert cuts >= 5
     last = {row["k"]: row for row in out.toPylist()}
     assert sum(row["n"] for row in last.values()) == rows
     assert sum(row["total"] for row in last.values()) == rows * (rows - 1) // 2

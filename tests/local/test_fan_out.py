@@ -76,7 +76,7 @@ def kill_in_succession(query: LocalQuery, kills: int, choice: random.Random) -> 
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize(("hosts", "kills"), [(1, 10), (3, 6)])
+@pytest.mark.parametrize(("hosts", "kills"), [(1, 6), (3, 4)])
 def test_both_branches_are_exact_after_kills_in_succession_and_a_restart(
     hosts: int, kills: int, tmp_path: Path
 ) -> None:

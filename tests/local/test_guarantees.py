@@ -201,7 +201,7 @@ def test_state_counts_what_it_should_count(guarantee: str) -> None:
     flow.setGuarantee("seen", "exactly-once")
     sink = made.count("k").name("counts").memory(name="kept")
     query = started(flow, guarantee, 3, checkpointInterval="100 ms")
-    more(seen)
+    wait_until(lambda: {row["k"] for row in sink.toPylist()} == set(range(7)), WAIT_S, "state")
     kill(query, ["counts[1]"])
     more(seen)
     stopped(query)

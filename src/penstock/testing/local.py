@@ -48,15 +48,16 @@ from penstock.testing.held_input import release_input
 
 __all__ = ["LocalQuery", "die", "run_local", "start_local"]
 
-PINGS: RunOptions = {"pingInterval": "500 ms", "pingTimeout": "10 seconds"}
-"""Threads of one busy interpreter may be late, but they do not freeze."""
+SHARED: RunOptions = {"pingInterval": "500 ms", "pingTimeout": "10 seconds", "linger": "20 ms"}
+"""What suits threads that share an interpreter: they may be late, but they do not freeze; and steps
+cost all of them time, so sources make fewer of them."""
 
 FREEZE_S = 1.0
 
 
 def start_local(flow: Flow, hosts: int = 2, **options: Unpack[RunOptions]) -> LocalQuery:
     """Start a flow on ``hosts`` threads; the handle reads like that of ``flow.start``."""
-    settings = RunSettings.checked({"hosts": hosts, **PINGS, **options})
+    settings = RunSettings.checked({"hosts": hosts, **SHARED, **options})
     plan = physical_plan(
         flow,
         settings.parallelism or hosts,
