@@ -20,6 +20,7 @@ from penstock.api.regimes import (
 )
 from penstock.api.vertex import Vertex
 from penstock.core.time import Time
+from penstock.expressions import Column
 
 if _TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,6 +28,7 @@ if _TYPE_CHECKING:
 __all__ = [
     "Batch",
     "Causal",
+    "Column",
     "Eager",
     "Ephemeral",
     "Flow",

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import Flow
-from penstock.api import functions as F
 from penstock.api.flow import Stream
 from penstock.api.vertex import Vertex
 from penstock.core.causal.reports import NodeReport
@@ -21,6 +20,7 @@ from penstock.core.node.causal_effects import Checkpoint
 from penstock.core.time import Time
 from penstock.engine.host.chain import ChainRunner
 from penstock.engine.store.durable import NodeStore, fence, segments
+from penstock.operators import terms as F
 from penstock.planning.physical import PhysicalPlan, physical_plan
 
 ROWS = pa.schema(

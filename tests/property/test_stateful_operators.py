@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.api import functions as F
+from penstock.operators import terms as F
 from penstock.operators.aggregate import RunningAggregate
 from penstock.operators.distinct import Distinct
 from penstock.operators.join import Join

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.api import functions as F
-from penstock.api.functions import Window
+from penstock.operators import terms as F
+from penstock.operators.terms import Window
 from penstock.operators.window import WindowAggregate
 from penstock.testing import reference_operators as reference
 from penstock.testing.scatter import scattered, wire_bytes

@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
+from penstock.api.grouped import GroupedStream
 from penstock.api.loops import Loop
+from penstock.api.memory_stream import MemoryStream
 from penstock.api.regimes import Regime, checked_regime
 from penstock.api.stage import Input, Stage, checked_name, free_name, where_is
 from penstock.api.start_options import StartOptions
-from penstock.api.stream import GroupedStream, MemoryStream, Stream
+from penstock.api.stream import Stream
 from penstock.api.vertex import Vertex
 from penstock.connectors import files, generate, memory, persist
 from penstock.connectors.base import Source

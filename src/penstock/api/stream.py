@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, overload
 import pyarrow as pa
 
 from penstock.api.error_policies import chosen_policy
-from penstock.api.functions import Aggregate, Window, avg, count, max, min, sum
+from penstock.api.grouped import GroupedStream, named_columns
+from penstock.api.join_keys import join_keys
 from penstock.api.regimes import Regime, checked_pause, checked_regime
 from penstock.api.stage import SKIP, Stage, checked_name
 from penstock.api.vertex import Vertex
@@ -27,8 +28,10 @@ from penstock.connectors import table as published
 from penstock.core.delivery.routing import RoutingKind, routing_named
 from penstock.durations import Duration, duration_us
 from penstock.errors import GraphError, SchemaError, SettingsError
+from penstock.expressions import Column
+from penstock.expressions.column import named, parsed
+from penstock.expressions.ddl import ddl_of
 from penstock.operators import (
-    aggregate,
     distinct,
     duplicate,
     filter,
@@ -42,14 +45,13 @@ from penstock.operators import (
     union,
     watermark,
 )
-from penstock.operators import window as window_operator
 from penstock.operators.base import Operator
 from penstock.wire.hashing import is_hashable
 
 if TYPE_CHECKING:
     from penstock.api.flow import Flow
 
-__all__ = ["GroupedStream", "JoinedStream", "MemoryStream", "Stream", "WindowedStream"]
+__all__ = ["JoinedStream", "Stream", "WindowedStream"]
 
 
 class Stream:
@@ -136,17 +138,47 @@ class Stream:
     # -- row by row ------------------------------------------------------------------------------
 
     def select(self, *columns: Any) -> Stream:
-        """Columns by name, SQL (``"price * 2 AS double"``), or ``(name, expression)`` pairs."""
+        """Columns (``F.col("price") * 2``), their names, SQL, or ``(name, expression)`` pairs."""
         return self._then(project.Select(_flat(columns)))
 
     def withColumn(
         self, name: str, expression: Any, returnType: pa.DataType | None = None
     ) -> Stream:
-        """Add or replace a column: SQL, an Arrow expression, or a function of the batch."""
+        """Add or replace a column: F.col(...), SQL, Arrow expression, or function of the batch."""
         return self._then(project.WithColumn(name, expression, returnType))
 
-    def drop(self, *columns: str) -> Stream:
+    def withColumns(self, colsMap: Mapping[str, Any]) -> Stream:
+        """Add or replace several columns; all are computed from the columns that were there."""
+        return self._with_columns(list(colsMap.items()))
+
+    def withColumnRenamed(self, existing: str, new: str) -> Stream:
+        """The same rows with a column under another name; nothing if there is no such column."""
+        return self.withColumnsRenamed({existing: new})
+
+    def withColumnsRenamed(self, colsMap: Mapping[str, str]) -> Stream:
+        """The same for several columns."""
+        return self.select(
+            *[(colsMap.get(name, name), named(f"`{name}`")) for name in self.columns]
+        )
+
+    def selectExpr(self, *expr: str) -> Stream:
+        """Columns as SQL text."""
+        return self.select(*[parsed(one) for one in _flat(expr)])
+
+    def transform(self, func: Callable[..., Stream], *args: Any, **kwargs: Any) -> Stream:
+        """What ``func(stream, ...)`` makes of it: own steps are written one after the other."""
+        return func(self, *args, **kwargs)
+
+    def printSchema(self) -> None:
+        """Print the columns and their types."""
+        print("root")
+        for field in self.schema:
+            null = str(field.nullable).lower()
+            print(f" |-- {field.name}: {ddl_of(field.type)} (nullable = {null})")
+
+    def drop(self, *cols: Any) -> Stream:
         """Leave columns out."""
+        columns = [one.sql.strip("`") if isinstance(one, Column) else one for one in cols]
         missing = [column for column in columns if column not in self.columns]
         if missing:
             raise SchemaError(
@@ -155,7 +187,7 @@ class Stream:
         return self.select(*[column for column in self.columns if column not in columns])
 
     def filter(self, condition: Any) -> Stream:
-        """Rows for which the condition (SQL, Arrow expression or function) is true."""
+        """Rows for which the condition (column, SQL, Arrow expression or function) is true."""
         return self._then(filter.Filter(condition))
 
     where = filter
@@ -208,13 +240,15 @@ class Stream:
 
     # -- across rows -----------------------------------------------------------------------------
 
-    def keyBy(self, *columns: str, shards: int | None = None) -> Stream:
-        """Bring rows with equal values in ``columns`` together in one shard."""
-        return self._then(key_by.KeyBy(tuple(_flat(columns))), shards=shards)
+    def keyBy(self, *cols: Any, shards: int | None = None) -> Stream:
+        """Bring rows with equal values in some columns together in one shard."""
+        stream, names = named_columns(self, _flat(cols), "keyBy")
+        keyed = stream._then(key_by.KeyBy(tuple(names)), shards=shards)
+        return keyed if stream is self else keyed.select(*[named(f"`{n}`") for n in self.columns])
 
-    def repartition(self, numPartitions: int, *columns: str) -> Stream:
+    def repartition(self, numPartitions: int, *cols: Any) -> Stream:
         """The same with PySpark's name and argument order."""
-        return self.keyBy(*columns, shards=numPartitions)
+        return self.keyBy(*cols, shards=numPartitions)
 
     def route(self, routing: str, replicas: int | None = None) -> Stream:
         """Choose how rows find the replicas of what follows, and how many of these there are.
@@ -260,7 +294,7 @@ class Stream:
     def join(
         self,
         other: Stream,
-        on: str | Sequence[str],
+        on: Any,
         how: str = "inner",
         *,
         within: Duration,
@@ -268,19 +302,22 @@ class Stream:
     ) -> JoinedStream:
         """Equi-join with another stream of rows whose event times are at most ``within`` apart.
 
+        ``on`` are columns, or their names, that both streams have, or equalities such as
+        ``F.col("left_name") == F.col("right_name")``.
         ``time`` names the event-time column (a pair, if the two sides differ); without it the
         columns of the nearest ``withWatermark`` on each side are used.  Rows that come too late are
         in :meth:`JoinedStream.late`.
         """
         left, right = (time, time) if isinstance(time, str) else (time or (None, None))
+        right_side, names = join_keys(other, on)
         operator = join.Join(
-            [on] if isinstance(on, str) else list(on),
+            names,
             how,
             duration_us(within, "within"),
             left or self._event_time("join"),
             right or other._event_time("join"),
         )
-        joined = self._flow._stage(operator, (self, other))
+        joined = self._flow._stage(operator, (self, right_side))
         return JoinedStream(joined._flow, joined._stage, 0)
 
     def union(self, *others: Stream) -> Stream:
@@ -312,9 +349,15 @@ class Stream:
         """
         return self.groupBy(*columns).count()
 
-    def groupBy(self, *keys: str | Window) -> GroupedStream:
+    def groupBy(self, *cols: Any) -> GroupedStream:
         """Group by columns and at most one event-time window."""
-        return GroupedStream(self, _flat(keys))
+        return GroupedStream(self, _flat(cols))
+
+    groupby = groupBy
+
+    def agg(self, *exprs: Any) -> Stream:
+        """Aggregates of all rows, sent at the end of each epoch that changes them."""
+        return GroupedStream(self, ()).agg(*exprs)
 
     def process(
         self,
@@ -466,6 +509,15 @@ class Stream:
     ) -> Stream:
         return self._flow._stage(operator, (self,), name=name, shards=shards)
 
+    def _with_columns(self, columns: Sequence[tuple[str, Any]]) -> Stream:
+        """With columns added or replaced; the same stream if there are none."""
+        return self._then(project.WithColumns(columns)) if columns else self
+
+    def _windowed(self, operator: Operator, before: Stream) -> WindowedStream:
+        """The results of an operator whose late rows are to look as ``before`` does."""
+        stream = self._then(operator)
+        return WindowedStream(stream._flow, stream._stage, 0, before.columns)
+
     def _event_time(self, what: str) -> str:
         """The column of the nearest withWatermark upstream, if it is still there."""
         stage = self._stage
@@ -487,86 +539,15 @@ class Stream:
         )
 
 
-class MemoryStream(Stream):
-    """A stream that the driver pushes rows into."""
-
-    def __init__(self, flow: Flow, stage: Stage, source: memory.MemorySource) -> None:
-        super().__init__(flow, stage, 0)
-        self._source = source
-
-    def push(self, rows: memory.Rows, timeout: float | None = None) -> None:
-        """Add rows: a batch, a table, a list of dicts or a dict of lists.
-
-        Waits while the flow is behind; raises TimeoutError after ``timeout`` seconds.
-        """
-        self._source.push(rows, timeout)
-
-    def closeEpoch(self) -> None:
-        """End the current epoch after the rows pushed so far; needs ``manualEpochs``.
-
-        In a flow without a checkpoint the first epoch is 0, the next one 1, and so on.
-        """
-        self._source.close_epoch()
-
-    def close(self) -> None:
-        """Say that no more rows will be pushed: the flow ends when it has used up what there is."""
-        self._source.close()
-
-
-class GroupedStream:
-    """A stream with its grouping; ``agg`` makes a stream of it again."""
-
-    def __init__(self, stream: Stream, keys: Sequence[str | Window]) -> None:
-        windows = [key for key in keys if isinstance(key, Window)]
-        if len(windows) > 1:
-            raise SchemaError(f"groupBy: at most one window, got {len(windows)}")
-        self._stream = stream
-        self._window = windows[0] if windows else None
-        self._keys = [key for key in keys if isinstance(key, str)]
-
-    def agg(self, *aggregates: Aggregate, allowedLateness: Duration = 0) -> Stream:
-        """Aggregates per group.
-
-        With a window: one row per key when the watermark passes the window's end, again for each
-        later epoch that adds rows within ``allowedLateness``; rows later than that go to
-        :meth:`WindowedStream.late`.  Without: at the end of each epoch the groups that changed.
-        """
-        if not aggregates:
-            raise SchemaError("agg: name at least one aggregate, such as F.count('*')")
-        lateness = duration_us(allowedLateness, "allowedLateness")
-        if self._window is None:
-            if lateness:
-                raise SettingsError("agg: allowedLateness needs a window in groupBy")
-            return self._stream._then(aggregate.RunningAggregate(self._keys, list(aggregates)))
-        operator = window_operator.WindowAggregate(
-            self._window, self._keys, list(aggregates), lateness
-        )
-        stream = self._stream._then(operator)
-        return WindowedStream(stream._flow, stream._stage, 0)
-
-    def count(self) -> Stream:
-        """Rows per group."""
-        return self.agg(count("*"))
-
-    def sum(self, *columns: str) -> Stream:
-        """Sums per group."""
-        return self.agg(*[sum(column) for column in columns])
-
-    def min(self, *columns: str) -> Stream:
-        """Least values per group."""
-        return self.agg(*[min(column) for column in columns])
-
-    def max(self, *columns: str) -> Stream:
-        """Greatest values per group."""
-        return self.agg(*[max(column) for column in columns])
-
-    def avg(self, *columns: str) -> Stream:
-        """Means per group."""
-        return self.agg(*[avg(column) for column in columns])
-
-
 class WindowedStream(Stream):
     """The results of a windowed aggregate, or of dropDuplicates."""
+
+    def __init__(
+        self, flow: Flow, stage: Stage, port: int, before: Sequence[str] | None = None
+    ) -> None:
+        super().__init__(flow, stage, port)
+        self._before = before
+        """The columns of late rows, without those that were added for the stage."""
 
     def late(self) -> Stream:
         """The rows that came too late to be counted, and those without an event time.
@@ -578,7 +559,10 @@ class WindowedStream(Stream):
                 f"late: no row is too late for stage {self._stage.name!r}; give dropDuplicates "
                 "a time (within=...) if it is to forget what it has seen"
             )
-        return Stream(self._flow, self._stage, 1)
+        late = Stream(self._flow, self._stage, 1)
+        if self._before is None or list(self._before) == late.columns:
+            return late
+        return late.select(*[named(f"`{name}`") for name in self._before])
 
 
 class JoinedStream(Stream):

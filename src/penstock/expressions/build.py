@@ -19,8 +19,8 @@ from penstock.expressions.casts import cast_kernel
 from penstock.expressions.coerce import coerced, common, folded, null, operand, strict
 from penstock.expressions.comparison import compare, null_safe_equal
 from penstock.expressions.ddl import type_of
-from penstock.expressions.names import resolve
-from penstock.expressions.nodes import Apply, CaseWhen, Column, Literal, Node, ShortCircuit
+from penstock.expressions.names import field_of, resolve
+from penstock.expressions.nodes import Apply, CaseWhen, Literal, Node, Reference, ShortCircuit
 from penstock.expressions.parse import SourceText, to_sql
 
 __all__ = ["ExpressionBuilder"]
@@ -49,7 +49,7 @@ class ExpressionBuilder:
     def __init__(self, schema: pa.Schema, source: SourceText) -> None:
         self.schema = schema
         self.source = source
-        self.columns: list[Column] = []
+        self.columns: list[Reference] = []
         """Every use of a column, so that they can be renumbered."""
 
     def build(self, tree: Any) -> Node:
@@ -91,9 +91,17 @@ class ExpressionBuilder:
             parts.append(tree.expression)
             tree = tree.this
         if not isinstance(tree, exp.Column):
-            self.refuse("a field can be taken of a column only", tree)
+            node = self.build(tree)
+            for part in reversed(parts):
+                node = field_of(self, node, part.name, part)
+            return node
         names = [*tree.parts, *reversed(parts)]
         return resolve(self, [(part.name, part) for part in names], tree)
+
+    def _bracket(self, tree: Any) -> Node:
+        if len(tree.expressions) != 1:
+            self.refuse("a single index or key goes into brackets", tree)
+        return functions.build_call(self, "[]", [tree.this, tree.expressions[0]], tree)
 
     def _literal(self, tree: Any) -> Node:
         return literals.literal(self, tree)
@@ -265,6 +273,20 @@ class ExpressionBuilder:
     def _call(self, tree: Any) -> Node:
         return functions.build_call(self, tree.name, tree.expressions, tree)
 
+    def _bitwise(self, tree: Any) -> Node:
+        sign = {exp.BitwiseAnd: "&", exp.BitwiseOr: "|", exp.BitwiseXor: "^"}.get(type(tree), "~")
+        sides = [tree.this] if sign == "~" else [tree.this, tree.expression]
+        return functions.build_call(self, sign, sides, tree)
+
+    def _variable(self, tree: Any) -> Node:
+        return resolve(self, [(tree.name, tree)], tree)
+
+    def _transform(self, tree: Any) -> Node:
+        return functions.build_call(self, "transform", [tree.this, tree.expression], tree)
+
+    def _bytes(self, tree: Any) -> Node:
+        return Literal(pa.scalar(bytes.fromhex(str(tree.this)), pa.binary()))
+
     def _concat(self, tree: Any) -> Node:
         parts = tree.expressions if isinstance(tree, exp.Concat) else [tree.this, tree.expression]
         return functions.build_call(self, "concat", parts, tree)
@@ -294,7 +316,7 @@ _KNOWN_ARGUMENTS = frozenset(
     # The parts of a node, and marks that the parser leaves for other dialects.
     ["this", "expression", "expressions", "table", "db", "catalog", "quoted", "is_string", "low",
      "high", "ifs", "true", "false", "default", "to", "safe", "format", "unit", "position",
-     "negate", "query", "unnest", "field", "typed", "coalesce"]
+     "negate", "query", "alias", "unnest", "field", "typed", "coalesce"]
 )  # fmt: skip
 
 _BUILDERS: dict[type, Callable[[ExpressionBuilder, Any], Node]] = {
@@ -323,6 +345,15 @@ _BUILDERS: dict[type, Callable[[ExpressionBuilder, Any], Node]] = {
     exp.Cast: ExpressionBuilder._cast,
     exp.TryCast: ExpressionBuilder._cast,
     exp.Anonymous: ExpressionBuilder._call,
+    exp.BitwiseAnd: ExpressionBuilder._bitwise,
+    exp.BitwiseOr: ExpressionBuilder._bitwise,
+    exp.BitwiseXor: ExpressionBuilder._bitwise,
+    exp.BitwiseNot: ExpressionBuilder._bitwise,
+    exp.Identifier: ExpressionBuilder._variable,
+    exp.Transform: ExpressionBuilder._transform,
+    exp.HexString: ExpressionBuilder._bytes,
+    exp.Alias: ExpressionBuilder._inner,
+    exp.Bracket: ExpressionBuilder._bracket,
     exp.DPipe: ExpressionBuilder._concat,
     exp.Concat: ExpressionBuilder._concat,
     exp.Trim: ExpressionBuilder._trim,

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import DataError, SchemaError
 from penstock.expressions.arrow import ArrowNode
+from penstock.expressions.column import Column, refuse_foreign
 from penstock.expressions.ddl import parse_type
 from penstock.expressions.nodes import Node, as_array
 from penstock.expressions.python import FunctionNode
@@ -92,20 +93,22 @@ def compile_expression(
 ) -> Compiled:
     """Bind an expression to a schema; everything that can be wrong with it is refused here.
 
-    ``expr`` is SQL, a ``pyarrow.compute.Expression``, or a function from a record batch to an
-    array.  ``what`` is the operator that errors name.
+    ``expr`` is a column, SQL, a ``pyarrow.compute.Expression``, or a function from a record batch
+    to an array.  ``what`` is the operator that errors name.
     """
     target = None if returnType is None else parse_type(returnType, what)
-    if isinstance(expr, str):
+    if isinstance(expr, str | Column):
         return _compile_sql(expr, schema, target, what)
     if isinstance(expr, pc.Expression):
         node = ArrowNode.bound(expr, schema, target, what)
         return Compiled(node, node.name, str(expr))
+    refuse_foreign(expr)
     if callable(expr):
         made = FunctionNode.bound(expr, schema, target, what)
         return Compiled(made, made.name, made.name)
     raise SchemaError(
-        f"{what}: expected SQL, a pyarrow.compute.Expression or a function of a record batch, got "
+        f"{what}: expected a column (F.col(...)), SQL, a pyarrow.compute.Expression or a function "
+        "of a record batch, got "
         f"{type(expr).__name__} {expr!r}"
     )
 
@@ -116,16 +119,21 @@ def describe_expression(expr: Any) -> str:
         return " ".join(expr.split())
     if isinstance(expr, pc.Expression):
         return str(expr)
+    if isinstance(expr, Column):
+        return expr.sql
     return getattr(expr, "__qualname__", None) or type(expr).__qualname__
 
 
-def _compile_sql(sql: str, schema: pa.Schema, target: pa.DataType | None, what: str) -> Compiled:
+def _compile_sql(
+    expr: str | Column, schema: pa.Schema, target: pa.DataType | None, what: str
+) -> Compiled:
     # Imported here because of sqlglot: hosts evaluate and never parse, and start 0.1 s sooner.
     from penstock.expressions.build import ExpressionBuilder
     from penstock.expressions.parse import SourceText, expression_and_name, parse_sql
 
+    sql = expr if isinstance(expr, str) else expr.sql
     source = SourceText(what, sql)
-    tree, name = expression_and_name(parse_sql(source))
+    tree, name = expression_and_name(parse_sql(source) if isinstance(expr, str) else expr.tree)
     builder = ExpressionBuilder(schema, source)
     node = builder.build(tree)
     if target is not None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.errors import SchemaError
 
-__all__ = ["parse_schema", "parse_type", "type_of"]
+__all__ = ["ddl_of", "parse_schema", "parse_type", "type_of", "type_tree"]
 
 _SIMPLE: dict[str, pa.DataType] = {
     "BOOLEAN": pa.bool_(),
@@ -33,9 +33,15 @@ _SIMPLE: dict[str, pa.DataType] = {
     "INTERVAL": pa.duration("us"),
     "NULL": pa.null(),
 }
+_NAMES = {
+    pa.bool_(): "boolean", pa.int8(): "tinyint", pa.int16(): "smallint", pa.int32(): "int",
+    pa.int64(): "bigint", pa.float32(): "float", pa.float64(): "double", pa.string(): "string",
+    pa.large_string(): "string", pa.binary(): "binary", pa.large_binary(): "binary",
+    pa.date32(): "date", pa.duration("us"): "interval day to second", pa.null(): "void",
+}  # fmt: skip
 
 
-def parse_schema(schema: pa.Schema | str, what: str = "schema") -> pa.Schema:
+def parse_schema(schema: Any, what: str = "schema") -> pa.Schema:
     """The Arrow schema of a DDL string; a schema is given back as it is.
 
     >>> parse_schema("id bigint NOT NULL, tags array<string>")
@@ -45,6 +51,8 @@ def parse_schema(schema: pa.Schema | str, what: str = "schema") -> pa.Schema:
     """
     if isinstance(schema, pa.Schema):
         return schema
+    if hasattr(schema, "fieldNames"):
+        schema = _ddl_of_struct_type(schema)
     if not isinstance(schema, str):
         raise SchemaError(
             f"{what}: a schema is a pyarrow.Schema or a DDL string such as 'id bigint, name "
@@ -72,7 +80,7 @@ def parse_schema(schema: pa.Schema | str, what: str = "schema") -> pa.Schema:
     return pa.schema(fields)
 
 
-def parse_type(kind: pa.DataType | str, what: str = "type") -> pa.DataType:
+def parse_type(kind: Any, what: str = "type") -> pa.DataType:
     """The Arrow type of a DDL type; a type is given back as it is.
 
     >>> parse_type("decimal(10, 2)")
@@ -80,9 +88,57 @@ def parse_type(kind: pa.DataType | str, what: str = "type") -> pa.DataType:
     """
     if isinstance(kind, pa.DataType):
         return kind
+    if hasattr(kind, "simpleString"):
+        kind = str(kind.simpleString())
     if not isinstance(kind, str):
         raise SchemaError(f"{what}: a type is a pyarrow type or a DDL string, got {kind!r}")
     return parse_schema(f"c {kind}", what).field(0).type
+
+
+def type_tree(kind: str, what: str) -> Any:
+    """The syntax tree of a DDL type."""
+    import sqlglot.errors
+
+    try:
+        tree: Any = sqlglot.parse_one(f"CAST(c AS {kind})", dialect="spark")
+        type_of(tree.to)
+    except (sqlglot.errors.SqlglotError, ValueError):
+        raise SchemaError(
+            f"{what}: {kind!r} is no type; write one of Spark's, such as 'bigint' or 'string'"
+        ) from None
+    return tree.to
+
+
+def ddl_of(kind: pa.DataType) -> str:
+    """The DDL type of an Arrow type, as Spark's ``simpleString``.
+
+    >>> ddl_of(pa.map_(pa.string(), pa.list_(pa.int32())))
+    'map<string,array<int>>'
+    """
+    types = pa.types
+    if types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if types.is_map(kind):
+        return f"map<{ddl_of(kind.key_type)},{ddl_of(kind.item_type)}>"
+    if types.is_list(kind) or types.is_large_list(kind):
+        return f"array<{ddl_of(kind.value_type)}>"
+    if types.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return f"struct<{','.join(f'{field.name}:{ddl_of(field.type)}' for field in fields)}>"
+    if types.is_timestamp(kind):
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    found = _NAMES.get(kind)
+    if found is None:
+        raise SchemaError(f"the type {kind} has no name in Spark's DDL", type=str(kind))
+    return found
+
+
+def _ddl_of_struct_type(schema: Any) -> str:
+    """PySpark's StructType as DDL, by what it says of itself."""
+    return ", ".join(
+        f"`{one.name}` {one.dataType.simpleString()}{'' if one.nullable else ' NOT NULL'}"
+        for one in schema.fields
+    )
 
 
 def type_of(tree: Any) -> pa.DataType:

@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.expressions import numbers, strings, times
+from penstock.expressions import (
+    bits,
+    encodings,
+    hashes,
+    lambdas,
+    list_functions,
+    maps,
+    maths,
+    numbers,
+    regexes,
+    strings,
+    times,
+)
 from penstock.expressions.call import Call
 from penstock.expressions.coerce import coerced, common, folded, null
 from penstock.expressions.comparison import compare
@@ -61,14 +73,14 @@ def build_call(builder: ExpressionBuilder, name: str, trees: list[Any], tree: An
             function=lowered,
         )
     raise builder.source.error(
-        f"no function {lowered!r}{nearest(lowered, _listed())} functions: {', '.join(_listed())}",
+        f"no function {lowered!r}{nearest(lowered, _listed())} docs/functions.md lists them all",
         tree,
         function=lowered,
     )
 
 
 def _listed() -> list[str]:
-    return sorted(name for name in FUNCTIONS if " " not in name)
+    return sorted(name for name in FUNCTIONS if name.isidentifier())
 
 
 def _coalesce(call: Call) -> Node:
@@ -114,6 +126,16 @@ def _nvl2(call: Call) -> Node:
     return call.builder.case([present], [call.args[1]], call.args[2], call.tree)
 
 
+def _of_lists(on_lists: Callable[[Call], Node], on_text: Callable[[Call], Node]) -> Any:
+    """A function of texts that arrays have, too."""
+
+    def build(call: Call) -> Node:
+        is_list = call.args and pa.types.is_list(call.args[0].type)
+        return (on_lists if is_list else on_text)(call)
+
+    return build
+
+
 def _cast(target: pa.DataType) -> Callable[[Call], Node]:
     """Spark's casts by the type's name: ``bigint(x)``."""
 
@@ -128,7 +150,17 @@ FUNCTIONS: dict[str, Callable[[Call], Node]] = {
     **strings.FUNCTIONS,
     **numbers.FUNCTIONS,
     **times.FUNCTIONS,
+    **maths.FUNCTIONS,
+    **bits.FUNCTIONS,
+    **encodings.FUNCTIONS,
+    **regexes.FUNCTIONS,
+    **hashes.FUNCTIONS,
+    **list_functions.FUNCTIONS,
+    **maps.FUNCTIONS,
+    **lambdas.FUNCTIONS,
     **{name: _cast(kind) for name, kind in _TYPES.items()},
+    "reverse": _of_lists(list_functions.reverse_list, strings.FUNCTIONS["reverse"]),
+    "concat": _of_lists(list_functions.concat_lists, strings.FUNCTIONS["concat"]),
     "coalesce": _coalesce,
     "ifnull": _coalesce,
     "nvl": _coalesce,

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.expressions.nodes import Apply, Column, Node
+from penstock.expressions.nodes import Apply, Node, Reference
 from penstock.expressions.suggest import nearest
 
 if TYPE_CHECKING:
     from penstock.expressions.build import ExpressionBuilder
 
-__all__ = ["resolve"]
+__all__ = ["field_of", "resolve"]
 
 
 def resolve(builder: ExpressionBuilder, names: list[tuple[str, Any]], tree: Any) -> Node:
@@ -42,17 +42,18 @@ def resolve(builder: ExpressionBuilder, names: list[tuple[str, Any]], tree: Any)
         )
     node = _column(builder, found[0])
     for field_name, field_part in rest:
-        node = _field(builder, node, field_name, field_part)
+        node = field_of(builder, node, field_name, field_part)
     return node
 
 
 def _column(builder: ExpressionBuilder, index: int) -> Node:
-    node = Column(index, builder.schema.field(index).type)
+    node = Reference(index, builder.schema.field(index).type)
     builder.columns.append(node)
     return node
 
 
-def _field(builder: ExpressionBuilder, node: Node, name: str, part: Any) -> Node:
+def field_of(builder: ExpressionBuilder, node: Node, name: str, part: Any) -> Node:
+    """A field of a struct, by name."""
     kind = node.type
     if not pa.types.is_struct(kind):
         builder.refuse(f"{name!r} is asked of {kind}, which is not a struct", part, column=name)

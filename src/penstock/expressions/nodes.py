@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Apply", "CaseWhen", "Column", "Literal", "Node", "ShortCircuit", "as_array"]
+__all__ = ["Apply", "CaseWhen", "Reference", "Literal", "Node", "ShortCircuit", "as_array"]
 
 
 class Node:
@@ -42,7 +42,7 @@ class Node:
             yield from child.walk()
 
 
-class Column(Node):
+class Reference(Node):
     """A column of the batch, by position."""
 
     def __init__(self, index: int, kind: pa.DataType) -> None:

@@ -13,7 +13,13 @@ from penstock.expressions.arrays import values_of, with_nulls
 from penstock.expressions.call import Call
 from penstock.expressions.coerce import coerced, common, folded, strict
 from penstock.expressions.nodes import Apply, Node
-from penstock.expressions.types import is_decimal, is_float, is_integer
+from penstock.expressions.types import (
+    adjusted_decimal,
+    decimal_for,
+    is_decimal,
+    is_float,
+    is_integer,
+)
 
 __all__ = ["FUNCTIONS"]
 
@@ -74,8 +80,10 @@ def _whole(kernel: Callable[..., Any]) -> Build:
     """floor and ceil: a bigint, or of a decimal a decimal without fraction."""
 
     def build(call: Call) -> Node:
-        call.arity(1)
+        call.arity(1, 2)
         number = call.number(0)
+        if len(call.args) == 2:
+            return _whole_at(call, kernel, call.constant_integer(1))
         if is_integer(number.type):
             return coerced(number, pa.int64())
         if is_decimal(number.type):
@@ -85,6 +93,31 @@ def _whole(kernel: Callable[..., Any]) -> Build:
         return strict(_rounded_to, [number], kind, fallible=True, inner=kernel, target=kind)
 
     return build
+
+
+def _whole_at(call: Call, kernel: Callable[..., Any], digits: int) -> Node:
+    """floor and ceil at a number of digits: decimals, of other numbers those that hold them."""
+    number = call.number(0)
+    if is_float(number.type):
+        wide = pa.decimal128(30, 15) if pa.types.is_float64(number.type) else pa.decimal128(14, 7)
+        number = call.builder.cast(number, wide, call.tree)
+    elif is_integer(number.type):
+        number = coerced(number, decimal_for(number.type))
+    scale = min(max(digits, 0), number.type.scale)
+    whole = number.type.precision - number.type.scale + 1
+    kind = adjusted_decimal(max(whole + scale, -digits + 1), scale)
+    return strict(_whole_digits, [number], kind, fallible=True, inner=kernel, digits=digits)
+
+
+def _whole_digits(values: Any, inner: Callable[..., Any], digits: int) -> Any:
+    down = inner is pc.floor
+    mode = "down" if down else "up"
+    kind = values.type
+    scale = min(max(digits, 0), kind.scale)
+    whole = kind.precision - kind.scale + 1
+    target = adjusted_decimal(max(whole + scale, -digits + 1), scale)
+    wide = pc.cast(values, pa.decimal256(76, kind.scale))
+    return pc.cast(pc.round(wide, ndigits=min(digits, kind.scale), round_mode=mode), target)
 
 
 def _rounded_to(values: Any, inner: Callable[..., Any], target: pa.DataType) -> Any:
@@ -217,5 +250,6 @@ FUNCTIONS: dict[str, Build] = {
     "least": _extreme(pc.min_element_wise),
     "mod": _operator("%"),
     "negative": _negative,
+    "negate": _negative,
     "isnan": _is_nan,
 }

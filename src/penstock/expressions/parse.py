@@ -41,7 +41,7 @@ class SourceText:
 
     def error(self, message: str, at: Any = None, **parameters: Any) -> SchemaError:
         """A SchemaError that shows the text and, where known, marks the place."""
-        span = at if isinstance(at, tuple) else _span(at)
+        span = at if isinstance(at, tuple) else _span(at) or self._place(at)
         lines = [f"{self.what}: {message}"]
         if span is None:
             lines += [f"  {line}" for line in self.sql.splitlines()]
@@ -49,6 +49,12 @@ class SourceText:
             lines += _marked(self.sql, *span)
             parameters.setdefault("position", span[0])
         return SchemaError("\n".join(lines), sql=self.sql, **parameters)
+
+    def _place(self, tree: Any) -> tuple[int, int] | None:
+        """Where a part of an expression that was not parsed stands in the text."""
+        text = to_sql(tree) if isinstance(tree, exp.Expression) else ""
+        start = self.sql.find(text)
+        return (start, start + len(text)) if text and start >= 0 else None
 
 
 def parse_sql(source: SourceText) -> Any:

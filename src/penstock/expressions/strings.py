@@ -9,10 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.errors import DataError
 from penstock.expressions.call import Call
 from penstock.expressions.coerce import coerced, common, folded, strict
 from penstock.expressions.membership import check_regex
-from penstock.expressions.nodes import Apply, Node
+from penstock.expressions.nodes import Apply, Literal, Node
 from penstock.expressions.types import is_binary, is_string
 
 __all__ = ["FUNCTIONS"]
@@ -41,32 +42,53 @@ def _length(call: Call) -> Node:
     return coerced(length, pa.int32())
 
 
-def _trim(kernel: Callable[..., Any], most: int = 1) -> Build:
-    """Without blanks (spaces only) at the ends, or without the given characters."""
+def _trim(kernel: Callable[..., Any], *, first: bool = True) -> Build:
+    """Without blanks (spaces only) at the ends, or without the given characters.
+
+    These come ``first``, as in Spark's ``trim(characters, text)``, or behind the text.
+    """
 
     def build(call: Call) -> Node:
-        call.arity(1, most)
-        text = call.string(0)
-        characters = call.constant_string(1) if len(call.args) == 2 else " "
-        return strict(kernel, [text], text.type, characters=characters)
+        call.arity(1, 2)
+        if len(call.args) == 1:
+            text = call.string(0)
+            return strict(kernel, [text], text.type, characters=" ")
+        text = call.string(1 if first else 0)
+        characters = {"characters": call.string(0 if first else 1)}
+        return call.applied(kernel, text.type, [text], characters)
 
     return build
 
 
 def _substring(call: Call) -> Node:
     call.arity(2, 3)
-    text, start = call.string(0), call.constant_integer(1)
-    length = call.constant_integer(2) if len(call.args) == 3 else None
+    parameters = {"start": call.integer(1)}
+    if len(call.args) == 3:
+        parameters["length"] = call.integer(2)
+    if is_binary(call.args[0].type):
+        return call.applied(_cut_bytes, call.args[0].type, [call.args[0]], parameters)
+    text = call.string(0)
+    return call.applied(_cut, text.type, [text], parameters)
+
+
+def _bounds(start: int, length: int | None) -> tuple[int, int | None]:
+    """From a place counted from 1 (or from -1 at the end) to a slice."""
     begin = start - 1 if start > 0 else start
     if length is None:
-        stop = None
-    else:
-        stop = begin + max(length, 0)
-        if begin < 0 <= stop:
-            stop = None
-    if length is not None and length <= 0:
-        begin, stop = 0, 0
-    return strict(_slice, [text], text.type, start=begin, stop=stop)
+        return begin, None
+    if length <= 0:
+        return 0, 0
+    stop = begin + length
+    return begin, None if begin < 0 <= stop else stop
+
+
+def _cut(values: Any, start: int, length: int | None = None) -> Any:
+    return _slice(values, *_bounds(start, length))
+
+
+def _cut_bytes(values: Any, start: int, length: int | None = None) -> Any:
+    begin, stop = _bounds(start, length)
+    return pc.binary_slice(values, start=begin, stop=stop)
 
 
 def _slice(values: Any, start: int, stop: int | None) -> Any:
@@ -76,24 +98,30 @@ def _slice(values: Any, start: int, stop: int | None) -> Any:
 def _left(call: Call) -> Node:
     call.arity(2)
     text = call.string(0)
-    return strict(_slice, [text], text.type, start=0, stop=max(call.constant_integer(1), 0))
+    return call.applied(_first, text.type, [text], {"count": call.integer(1)})
+
+
+def _first(values: Any, count: int) -> Any:
+    return _slice(values, 0, max(count, 0))
 
 
 def _right(call: Call) -> Node:
     call.arity(2)
-    text, count = call.string(0), call.constant_integer(1)
-    if count <= 0:
-        return strict(_slice, [text], text.type, start=0, stop=0)
-    return strict(_slice, [text], text.type, start=-count, stop=None)
+    text = call.string(0)
+    return call.applied(_last, text.type, [text], {"count": call.integer(1)})
+
+
+def _last(values: Any, count: int) -> Any:
+    return _slice(values, 0, 0) if count <= 0 else _slice(values, -count, None)
 
 
 def _test(kernel: Callable[..., Any]) -> Build:
-    """contains, startswith, endswith with a constant to look for."""
+    """contains, startswith, endswith."""
 
     def build(call: Call) -> Node:
         call.arity(2)
         text = call.string(0)
-        return strict(kernel, [text], pa.bool_(), pattern=call.constant_string(1))
+        return call.applied(kernel, pa.bool_(), [text], {"pattern": call.string(1)})
 
     return build
 
@@ -107,11 +135,17 @@ def _rlike(call: Call) -> Node:
 
 def _replace(call: Call) -> Node:
     call.arity(2, 3)
-    text, pattern = call.string(0), call.constant_string(1)
-    replacement = call.constant_string(2) if len(call.args) == 3 else ""
+    text = call.string(0)
+    parameters = {"pattern": call.string(1)}
+    if len(call.args) == 3:
+        parameters["replacement"] = call.string(2)
+    return call.applied(_replaced, text.type, [text], parameters)
+
+
+def _replaced(values: Any, pattern: str, replacement: str = "") -> Any:
     if not pattern:
-        return text
-    return strict(pc.replace_substring, [text], text.type, pattern=pattern, replacement=replacement)
+        return values
+    return pc.replace_substring(values, pattern=pattern, replacement=replacement)
 
 
 def _concat(call: Call) -> Node:
@@ -157,13 +191,16 @@ def _join_present(*parts: Any, separator: str) -> Any:
 
 def _split_part(call: Call) -> Node:
     call.arity(3)
-    text, separator, part = call.string(0), call.constant_string(1), call.constant_integer(2)
-    if part == 0:
+    text = call.string(0)
+    if isinstance(call.args[2], Literal) and call.constant(2) == 0:
         call.refuse("parts are counted from 1, or from -1 at the end", 2)
-    return strict(_part, [text], text.type, separator=separator, part=part)
+    parameters = {"separator": call.string(1), "part": call.integer(2)}
+    return call.applied(_part, text.type, [text], parameters, fallible=True)
 
 
 def _part(values: Any, separator: str, part: int) -> Any:
+    if part == 0:
+        raise DataError("parts are counted from 1, or from -1 at the end, not 0")
     if not separator:
         # Nothing to split at: the whole text is part 1 (and -1).
         return values if part in (1, -1) else pc.if_else(values.is_valid(), "", values)
@@ -175,30 +212,36 @@ def _part(values: Any, separator: str, part: int) -> Any:
     return pc.if_else(values.is_valid(), pc.coalesce(found, pa.scalar("", values.type)), values)
 
 
-def _pad(kernel: Callable[..., Any]) -> Build:
+def _pad(*, left: bool) -> Build:
     def build(call: Call) -> Node:
         call.arity(2, 3)
-        text, width = call.string(0), max(call.constant_integer(1), 0)
-        padding = call.constant_string(2) if len(call.args) == 3 else " "
-        if len(padding) != 1:
-            call.refuse("pads with a single character", 2)
-        return strict(_padded, [text], text.type, inner=kernel, width=width, padding=padding)
+        text = call.string(0)
+        parameters = {"width": call.integer(1)}
+        if len(call.args) == 3:
+            parameters["padding"] = call.string(2)
+        return call.applied(_padded, text.type, [text], parameters, left=left)
 
     return build
 
 
-def _padded(values: Any, inner: Callable[..., Any], width: int, padding: str) -> Any:
-    return _slice(inner(values, width=width, padding=padding), 0, width)
+def _padded(values: Any, width: int, padding: str = " ", *, left: bool) -> Any:
+    cut = _slice(values, 0, max(width, 0))
+    if not padding or width <= 0:
+        return cut
+    fill = (padding * (width // len(padding) + 1))[:width]
+    missing = pc.subtract(width, pc.cast(pc.utf8_length(cut), pa.int64()))
+    fills = pa.array([fill[:size] for size in range(width + 1)], cut.type).take(missing)
+    return _join(fills, cut, separator="") if left else _join(cut, fills, separator="")
 
 
 def _repeat(call: Call) -> Node:
     call.arity(2)
-    text, count = call.string(0), max(call.constant_integer(1), 0)
-    return strict(_repeated, [text], text.type, count=count)
+    text = call.string(0)
+    return strict(_repeated, [text, call.integer(1)], text.type)
 
 
-def _repeated(values: Any, count: int) -> Any:
-    return pc.binary_repeat(values, count)
+def _repeated(values: Any, count: Any) -> Any:
+    return pc.binary_repeat(values, pc.max_element_wise(count, 0, skip_nulls=False))
 
 
 FUNCTIONS: dict[str, Build] = {
@@ -208,13 +251,13 @@ FUNCTIONS: dict[str, Build] = {
     "lcase": _map(pc.utf8_lower),
     "reverse": _map(pc.utf8_reverse),
     "trim": _trim(pc.utf8_trim),
-    "btrim": _trim(pc.utf8_trim, 2),
+    "btrim": _trim(pc.utf8_trim, first=False),
     "ltrim": _trim(pc.utf8_ltrim),
     "rtrim": _trim(pc.utf8_rtrim),
     # TRIM(BOTH x FROM s): names with a blank cannot be written as calls.
-    "trim from": _trim(pc.utf8_trim, 2),
-    "ltrim from": _trim(pc.utf8_ltrim, 2),
-    "rtrim from": _trim(pc.utf8_rtrim, 2),
+    "trim from": _trim(pc.utf8_trim, first=False),
+    "ltrim from": _trim(pc.utf8_ltrim, first=False),
+    "rtrim from": _trim(pc.utf8_rtrim, first=False),
     "length": _length,
     "len": _length,
     "char_length": _length,
@@ -233,7 +276,7 @@ FUNCTIONS: dict[str, Build] = {
     "concat": _concat,
     "concat_ws": _concat_ws,
     "split_part": _split_part,
-    "lpad": _pad(pc.utf8_lpad),
-    "rpad": _pad(pc.utf8_rpad),
+    "lpad": _pad(left=True),
+    "rpad": _pad(left=False),
     "repeat": _repeat,
 }

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.api.functions import Aggregate
 from penstock.api.vertex import Time, Vertex
 from penstock.operators.aggregates import Aggregation
 from penstock.operators.base import Exchange, Hash, Kernel, Operator, Single
@@ -23,12 +22,13 @@ from penstock.operators.grown import Grown
 from penstock.operators.key_columns import check_names
 from penstock.operators.keyed_store import KeyedStore
 from penstock.operators.stateful import PartialVertex, Runs, batch_of
+from penstock.operators.terms import Aggregate, Computed
 
 __all__ = ["RunningAggregate", "RunningCombine", "RunningMerge"]
 
 
 class _Running:
-    def __init__(self, keys: Sequence[str], aggregates: Sequence[Aggregate]) -> None:
+    def __init__(self, keys: Sequence[str], aggregates: Sequence[Aggregate | Computed]) -> None:
         self.keys = list(keys)
         self.aggregates = list(aggregates)
 

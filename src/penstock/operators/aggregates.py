@@ -1,20 +1,11 @@
 """The algebra of aggregates: rows to partial rows, partial rows to partial rows, to results.
 
-An aggregate is split so that it can be combined before an exchange and merged in any order:
-
-========  ==================================  =================================
-function  partial columns                     result
-========  ==================================  =================================
-count(*)  ``$rows``                           int64
-count(c)  ``$count(c)``                       int64
-sum(c)    ``$sum(c)``, exact for floats       int64, double, or a wider decimal
-avg(c)    ``$sum(c)`` and ``$count(c)``       double
-min, max  ``$min(c)``, ``$max(c)``            the column's type
-========  ==================================  =================================
+What each aggregate keeps is in the table of :mod:`penstock.operators.aggregate_functions`.
 
 Law: however the rows are cut into batches and in whatever order partial rows are merged, the
 results are the same to the byte.  Sums of floats are exact until they are rounded once
-(:mod:`penstock.operators.exact_sum`); sums of integers that leave int64 are refused, not wrapped.
+(:mod:`penstock.operators.exact_sum`); sums of integers that leave int64 are refused, not wrapped;
+lists are sorted.
 
 Everything that follows from types is read off the schema of the partial rows, so that the part
 after an exchange needs nothing but the partial rows.
@@ -22,45 +13,60 @@ after an exchange needs nothing but the partial rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from penstock.api.functions import Aggregate
 from penstock.errors import SchemaError
-from penstock.operators import exact_sum
-from penstock.operators.columns import require_column
-from penstock.operators.encoding import Encoder, canonical
-from penstock.operators.grouping import (
-    Fold,
-    aggregate_codes,
-    array_of,
-    group_rows,
+from penstock.expressions.ordering import canonical, is_sortable, value_type
+from penstock.expressions.suggest import nearest
+from penstock.operators.aggregate_functions import (
+    AGGREGATES,
+    MERGES,
+    SOURCES,
+    AggregateKind,
+    Partial,
 )
-from penstock.operators.key_columns import find_key, is_sortable, value_type
+from penstock.operators.columns import require_column
+from penstock.operators.encoding import Encoder
+from penstock.operators.grouping import Fold, aggregate_codes, array_of, group_rows
+from penstock.operators.key_columns import find_key
+from penstock.operators.terms import Aggregate, Computed
 
 __all__ = ["ROWS", "Aggregation"]
 
 ROWS = "$rows"
 """The partial column that counts rows; every partial row has it."""
 
-_FUNCTIONS = ("count", "sum", "min", "max", "avg")
+_NEEDS: dict[str, tuple[str, Callable[[pa.DataType], bool]]] = {
+    "number": ("numbers", lambda kind: _is_number(kind)),
+    "integer": ("integers", lambda kind: pa.types.is_integer(kind)),
+    "boolean": ("booleans", lambda kind: pa.types.is_boolean(kind)),
+    "order": ("values with an order", lambda kind: is_sortable(kind)),
+    "string": ("strings", lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind)),
+    "any": ("a value", lambda kind: True),
+}
 
 
 class Aggregation:
     """A list of aggregates, and the keys they are grouped by."""
 
-    def __init__(self, keys: Sequence[str], aggregates: Sequence[Aggregate]) -> None:
+    def __init__(self, keys: Sequence[str], aggregates: Sequence[Aggregate | Computed]) -> None:
         self.keys = list(keys)
         self.aggregates = list(aggregates)
+        self.simple = [
+            part
+            for one in aggregates
+            for part in (one.parts if isinstance(one, Computed) else (one,))
+        ]
+        """The aggregates without what is computed from them."""
         self._encoders: dict[str, Encoder] = {}
 
     def describe(self) -> str:
         """The aggregates as SQL would write them."""
-        made = [f"{one.function}({one.column}) AS {one.name}" for one in self.aggregates]
-        return ", ".join(made)
+        return ", ".join(f"{one} AS {one.name}" for one in self.aggregates)
 
     # -- schemas ---------------------------------------------------------------------------------
 
@@ -71,51 +77,39 @@ class Aggregation:
 
     def partial_fields(self, schema: pa.Schema, where: str) -> list[pa.Field]:
         """The partial columns of rows with ``schema``, types checked."""
-        fields = {ROWS: pa.field(ROWS, pa.int64())}
-        for one in self.aggregates:
-            if one.function not in _FUNCTIONS:
-                raise SchemaError(
-                    f"{where}: no aggregate {one.function!r}; there are {', '.join(_FUNCTIONS)}"
-                )
-            if one.column == "*":
-                if one.function != "count":
-                    raise SchemaError(
-                        f"{where}: {one.function}(*) has no meaning; name a column, or use count"
-                    )
-                continue
-            kind = value_type(require_column(schema, one.column, f"{where}: {one.function}").type)
-            for name in _partials_of(one):
-                fields[name] = pa.field(name, _partial_type(one, name, kind, where))
-        return list(fields.values())
+        for one in self.simple:
+            _check(one, schema, where)
+        wanted = [name for one in self.simple for name in one.columns]
+        fields = [pa.field(name, schema.field(name).type) for name in dict.fromkeys(wanted)]
+        empty = pa.schema(fields).empty_table()
+        names, arrays = self._inputs(empty)
+        made = self.combine_codes([], 0, pa.Table.from_arrays(arrays, names=names))
+        return list(made.schema)
 
     def result_fields(self, partials: pa.Schema) -> list[pa.Field]:
         """The result columns, from the schema of the partial rows."""
-        return [pa.field(one.name, _result_type(one, partials)) for one in self.aggregates]
+        columns = self.results(partials.empty_table())
+        return [
+            pa.field(one.name, column.type)
+            for one, column in zip(self.aggregates, columns, strict=True)
+        ]
 
     # -- rows ------------------------------------------------------------------------------------
 
     def prepared(self, batch: pa.RecordBatch | pa.Table) -> tuple[list[str], list[pa.Array]]:
         """The columns of a batch that matter here, keys canonical: names and arrays."""
-        names = list(self.keys)
-        arrays = [canonical(array_of(batch, key)) for key in self.keys]
-        for column in dict.fromkeys(one.column for one in self.aggregates if one.column != "*"):
-            values = array_of(batch, column)
-            if pa.types.is_dictionary(values.type):
-                values = values.dictionary_decode()
-            names.append(f"${column}")
-            arrays.append(values)
-        return names, arrays
+        names, arrays = self._inputs(batch)
+        keys = [canonical(array_of(batch, key)) for key in self.keys]
+        return [*self.keys, *names], [*keys, *arrays]
 
     def combine(self, table: pa.Table, by: Sequence[str]) -> pa.Table:
         """Partial rows of prepared rows, one per different value of ``by``."""
-        return group_rows(
-            _widened(table, self._sums()), by, self._row_folds(table.schema), self._encoders
-        )
+        return group_rows(table, by, self._row_folds(table.schema), self._encoders)
 
     def combine_codes(self, codes: Any, groups: int, table: pa.Table) -> pa.Table:
         """The same with groups already numbered: partial columns, in the order of groups."""
         folds = self._row_folds(table.schema)
-        made = aggregate_codes(codes, groups, _widened(table, self._sums()), folds)
+        made = aggregate_codes(np.asarray(codes, np.int64), groups, table, folds)
         return pa.Table.from_arrays(made, names=[fold.name for fold in folds])
 
     def merge(self, table: pa.Table, by: Sequence[str]) -> pa.Table:
@@ -138,102 +132,104 @@ class Aggregation:
 
     def results(self, partials: pa.Table) -> list[pa.Array]:
         """The result columns of partial rows."""
-        return [_result(one, partials) for one in self.aggregates]
+        made = {one: _result(one, partials) for one in self.simple}
+        return [
+            _computed(one, made) if isinstance(one, Computed) else made[one]
+            for one in self.aggregates
+        ]
 
     # -- pieces ----------------------------------------------------------------------------------
 
-    def _sums(self) -> list[str]:
-        return [f"${one.column}" for one in self.aggregates if one.function in ("sum", "avg")]
+    def _inputs(self, rows: pa.RecordBatch | pa.Table) -> tuple[list[str], list[pa.Array]]:
+        made: dict[str, pa.Array] = {}
+        for one in self.simple:
+            for partial in _partials_of(one):
+                name = _source_name(partial, one)
+                if one.columns and name not in made:
+                    columns = [_plain(array_of(rows, column)) for column in one.columns]
+                    made[name] = SOURCES[partial.source](*columns)
+        return list(made), list(made.values())
 
     def _row_folds(self, schema: pa.Schema) -> list[Fold]:
         folds = {ROWS: Fold("rows", None, ROWS)}
-        for one in self.aggregates:
-            if one.column == "*":
-                continue
-            column = f"${one.column}"
-            for name in _partials_of(one):
-                kind = name[1 : name.index("(")]
-                if kind == "sum":
-                    kind = "exact" if pa.types.is_floating(schema.field(column).type) else "sum"
-                    folds[name] = Fold(kind, f"{column}$" if kind == "sum" else column, name)
-                else:
-                    folds[name] = Fold(kind, column, name)
+        for one in self.simple:
+            for partial in _partials_of(one):
+                name, source = _partial_name(partial.label, one), _source_name(partial, one)
+                if name in folds:
+                    continue
+                fold = partial.fold
+                if fold == "sum" and pa.types.is_floating(schema.field(source).type):
+                    fold = "exact"
+                folds[name] = Fold(fold, source, name)
         return list(folds.values())
 
 
-def _partials_of(one: Aggregate) -> list[str]:
-    if one.column == "*":
-        return [ROWS]
-    kinds = ("sum", "count") if one.function == "avg" else (one.function,)
-    return [f"${kind}({one.column})" for kind in kinds]
-
-
-def _partial_type(one: Aggregate, name: str, kind: pa.DataType, where: str) -> pa.DataType:
+def _is_number(kind: pa.DataType) -> bool:
     types = pa.types
-    if name.startswith("$count("):
-        return pa.int64()
-    if name.startswith("$sum("):
-        if types.is_integer(kind):
-            return pa.int64()
-        if types.is_floating(kind):
-            return exact_sum.EXACT
-        if types.is_decimal128(kind):
-            return pa.decimal128(min(38, kind.precision + 10), kind.scale)
-        raise SchemaError(
-            f"{where}: {one.function}({one.column}) needs numbers, but {one.column!r} is {kind}; "
-            f"cast it first, e.g. withColumn({one.column!r}, 'CAST({one.column} AS DOUBLE)')",
-            column=one.column,
-            type=str(kind),
-        )
-    if not is_sortable(kind):
-        raise SchemaError(
-            f"{where}: {one.function}({one.column}) needs values with an order, but "
-            f"{one.column!r} is {kind}; take one of its parts with select",
-            column=one.column,
-            type=str(kind),
-        )
-    return kind
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal128(kind))
 
 
-def _widened(table: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """Add the columns to be summed in the type of their sums."""
-    for column in dict.fromkeys(columns):
-        values = array_of(table, column)
-        if pa.types.is_decimal(values.type):
-            kind = values.type
-            wide = values.cast(pa.decimal128(min(38, kind.precision + 10), kind.scale))
-        elif pa.types.is_integer(values.type):
-            wide = values.cast(pa.int64())
-        else:
-            continue
-        table = table.append_column(f"{column}$", wide)
-    return table
+def _check(one: Aggregate, schema: pa.Schema, where: str) -> None:
+    """Refuse an unknown aggregate, an unknown column, or one of a type that it cannot take."""
+    kind = AGGREGATES.get(one.function)
+    if kind is None:
+        raise SchemaError(
+            f"{where}: no aggregate {one.function!r}{nearest(one.function, AGGREGATES)} there are "
+            f"{', '.join(AGGREGATES)}"
+        )
+    if one.column == "*" and one.function != "count":
+        raise SchemaError(f"{where}: {one.function}(*) has no meaning; name a column, or use count")
+    for column in one.columns:
+        _check_column(one, kind, require_column(schema, column, f"{where}: {one.function}"), where)
+
+
+def _check_column(one: Aggregate, kind: AggregateKind, field: pa.Field, where: str) -> None:
+    found = value_type(field.type)
+    words, fits = _NEEDS[kind.takes]
+    if fits(found) or pa.types.is_null(found):
+        return
+    remedy = "take one of its parts with select"
+    if kind.takes == "number":
+        remedy = f"cast it first, e.g. F.col({field.name!r}).cast('double')"
+    raise SchemaError(
+        f"{where}: {one.function}({one.column}) needs {words}, but {field.name!r} is {found}; "
+        f"{remedy}",
+        column=field.name,
+        type=str(found),
+    )
+
+
+def _plain(values: pa.Array) -> pa.Array:
+    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+
+
+def _partials_of(one: Aggregate) -> tuple[Partial, ...]:
+    return AGGREGATES[one.function].partials if one.columns else ()
+
+
+def _partial_name(label: str, one: Aggregate) -> str:
+    return f"${label}({', '.join(one.columns)})" if one.columns else ROWS
+
+
+def _source_name(partial: Partial, one: Aggregate) -> str:
+    return f"{partial.source} of {', '.join(one.columns)}"
 
 
 def _merge_kind(field: pa.Field) -> str:
-    if field.name == ROWS or field.name.startswith("$count("):
+    if field.name == ROWS:
         return "sum"
-    if field.name.startswith("$sum("):
-        return "merge" if pa.types.is_list(field.type) else "sum"
-    if field.name.startswith("$min("):
-        return "min"
-    return "max" if field.name.startswith("$max(") else ""
-
-
-def _result_type(one: Aggregate, partials: pa.Schema) -> pa.DataType:
-    if one.function == "count":
-        return pa.int64()
-    if one.function == "avg":
-        return pa.float64()
-    kind = partials.field(_partials_of(one)[0]).type
-    return pa.float64() if pa.types.is_list(kind) else kind
+    label = field.name[1:].partition("(")[0]
+    kind = MERGES.get(label, "")
+    return "merge" if kind == "sum" and pa.types.is_list(field.type) else kind
 
 
 def _result(one: Aggregate, partials: pa.Table) -> pa.Array:
-    values = array_of(partials, _partials_of(one)[0])
-    if pa.types.is_list(values.type):
-        values = exact_sum.rounded(values)
-    if one.function == "avg":
-        counts = array_of(partials, f"$count({one.column})").cast(pa.float64())
-        return pc.divide(values.cast(pa.float64(), safe=False), counts)
-    return values
+    return AGGREGATES[one.function].result(
+        lambda label: array_of(partials, _partial_name(label, one)), one
+    )
+
+
+def _computed(one: Computed, made: dict[Aggregate, pa.Array]) -> pa.Array:
+    arrays = [made[part] for part in one.parts]
+    names = [str(number) for number in range(len(arrays))]
+    return one.value.evaluate(pa.RecordBatch.from_arrays(arrays, names=names))

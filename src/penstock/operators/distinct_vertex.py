@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api.vertex import Time
-from penstock.operators.encoding import canonical, group_codes
+from penstock.expressions.ordering import canonical, group_codes
 from penstock.operators.grouping import array_of, sort_rows
 from penstock.operators.grown import Grown
 from penstock.operators.key_columns import micros

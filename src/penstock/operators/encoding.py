@@ -13,65 +13,20 @@ their sorted order, more by first appearance, both functions of the batch alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Encoder", "bits", "canonical", "group_codes", "number_groups"]
+from penstock.expressions.ordering import bits
+
+__all__ = ["Encoder", "number_groups"]
 
 SORTED = 4096
 _PATIENCE = 16  # batches with unknown keys after which remembering is given up
 _PRIME = np.uint32(0x9E3779B1)
-
-
-def canonical(values: pa.Array) -> pa.Array:
-    """The same values in the one form that equal keys share: plain, one zero, one NaN."""
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
-    if pa.types.is_floating(values.type):
-        values = pc.add(values, pa.scalar(0.0, values.type))  # -0.0 becomes 0.0
-        nan = pa.scalar(float("nan"), values.type)
-        values = pc.if_else(pc.is_nan(values), nan, values)
-    return values
-
-
-def bits(values: pa.Array) -> pa.Array:
-    """Floats as integers of the same bits, so that NaN equals NaN."""
-    if pa.types.is_float64(values.type):
-        return values.view(pa.int64())
-    if pa.types.is_float32(values.type):
-        return values.view(pa.int32())
-    if pa.types.is_float16(values.type):
-        return values.view(pa.int16())
-    return values
-
-
-def group_codes(columns: Sequence[pa.Array], rows: int) -> tuple[Any, Any]:
-    """Number the groups of equal rows: each row's group, and each group's first row.
-
-    Groups are numbered by first appearance.
-
-    >>> codes, first = group_codes([pa.array(["b", "a", None, "b"])], 4)
-    >>> codes.tolist(), first.tolist()
-    ([0, 1, 2, 0], [0, 1, 2])
-    """
-    if not columns:
-        return np.zeros(rows, np.int64), np.zeros(min(rows, 1), np.int64)
-    codes, groups = _codes(columns[0])
-    for column in columns[1:]:
-        more, count = _codes(column)
-        codes, groups = _codes(pa.array(codes * count + more))
-    first = np.empty(groups, np.int64)
-    first[codes[::-1]] = np.arange(rows - 1, -1, -1)  # the last to write is the first row
-    return codes, first
-
-
-def _codes(values: pa.Array) -> tuple[Any, int]:
-    encoded = bits(values).dictionary_encode(null_encoding="encode")
-    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(encoded.dictionary)
 
 
 def number_groups(

@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import UsageError
+from penstock.expressions.ordering import ordered, sort_keys, unordered
 from penstock.operators import exact_sum
-from penstock.operators.encoding import Encoder, bits, canonical, number_groups
-from penstock.operators.key_columns import is_sortable, value_type
+from penstock.operators.collected import collected, extreme, joined
+from penstock.operators.encoding import Encoder, number_groups
 
 __all__ = [
     "Fold",
@@ -37,7 +38,9 @@ class Fold:
 
     Kinds: ``rows`` (how many), ``count`` (values that are not null), ``sum`` (integers and
     decimals), ``exact`` (floats to an exact partial sum), ``merge`` (exact partial sums), ``min``,
-    ``max``.
+    ``max``; ``bit_and``, ``bit_or``, ``bit_xor``; ``set`` and ``list`` (sorted values, and with
+    ``join_`` before it, sorted lists made one); ``top`` and ``low`` (the row of a pair ``by``,
+    ``value`` with the greatest or least ``by``).
     """
 
     kind: str
@@ -81,6 +84,12 @@ def aggregate_codes(
             out[number] = exact_sum.exact(codes, groups, values)
         elif fold.kind == "merge":
             out[number] = exact_sum.merge(codes, groups, values)
+        elif fold.kind in ("set", "list"):
+            out[number] = collected(codes, groups, values, distinct=fold.kind == "set")
+        elif fold.kind in ("join_set", "join_list"):
+            out[number] = joined(codes, groups, values, distinct=fold.kind == "join_set")
+        elif fold.kind in ("top", "low"):
+            out[number] = extreme(codes, groups, values, greatest=fold.kind == "top")
         else:
             made = _plain(fold.kind, codes, groups, values)
             if made is not None:
@@ -96,8 +105,13 @@ def aggregate_codes(
     return [out[number] for number in range(len(folds))]
 
 
-_EMPTY = {"min": (1 << 63) - 1, "max": -(1 << 63), "sum": 0}
-_INTO = {"min": np.minimum, "max": np.maximum, "sum": np.add}
+_EMPTY = {
+    "min": (1 << 63) - 1, "max": -(1 << 63), "sum": 0, "bit_and": -1, "bit_or": 0, "bit_xor": 0,
+}  # fmt: skip
+_INTO = {
+    "min": np.minimum, "max": np.maximum, "sum": np.add, "bit_and": np.bitwise_and,
+    "bit_or": np.bitwise_or, "bit_xor": np.bitwise_xor,
+}  # fmt: skip
 
 
 def _plain(kind: str, codes: Any, groups: int, values: pa.Array) -> pa.Array | None:
@@ -106,7 +120,7 @@ def _plain(kind: str, codes: Any, groups: int, values: pa.Array) -> pa.Array | N
         codes = codes[values.is_valid().to_numpy(zero_copy_only=False)]
     if kind == "count":
         return pa.array(np.bincount(codes, minlength=groups).astype(np.int64))
-    numbers = _ordered(values) if pa.types.is_floating(values.type) else values
+    numbers = ordered(values) if pa.types.is_floating(values.type) else values
     if pa.types.is_temporal(values.type) and values.type.bit_width in (32, 64):
         numbers = values.view(pa.int64() if values.type.bit_width == 64 else pa.int32())
     if not pa.types.is_signed_integer(numbers.type) or (kind == "sum" and _may_overflow(values)):
@@ -119,7 +133,7 @@ def _plain(kind: str, codes: Any, groups: int, values: pa.Array) -> pa.Array | N
         mask = np.bincount(codes, minlength=groups) == 0
         folded[mask] = 0
     made = pa.array(folded, mask=mask).cast(numbers.type)
-    return _unordered(made, values.type) if numbers is not values else made
+    return unordered(made, values.type) if numbers is not values else made
 
 
 @dataclass(frozen=True)
@@ -160,7 +174,7 @@ def _prepare(
         plan.append((column + suffix, function))
         return f"{column}{suffix}_{function}"
 
-    label = str(fold.column)
+    label = fold.name.partition("(")[2].removesuffix(")")
     if fold.kind == "sum":
         if pa.types.is_decimal(values.type):
             wide = values.cast(pa.decimal128(38, values.type.scale))
@@ -193,27 +207,10 @@ def _joined(high: pa.Array, low: pa.Array, label: str) -> pa.Array:
 
 def _overflow(label: str, kind: pa.DataType) -> UsageError:
     return UsageError(
-        f"the sum of {label.strip('$')} does not fit {kind}; cast the column to a wider decimal or "
+        f"the sum of {label} does not fit {kind}; cast the column to a wider decimal or "
         "to double before the aggregate",
         column=label,
     )
-
-
-def _ordered(values: pa.Array) -> pa.Array:
-    """Floats as integers in the same order, NaN last: least and greatest do not depend on order."""
-    return _flipped(bits(canonical(values)))
-
-
-def _unordered(values: pa.Array, kind: Any) -> pa.Array:
-    return (_flipped(values) if pa.types.is_floating(kind) else values).view(kind)
-
-
-def _flipped(values: pa.Array) -> pa.Array:
-    """Sign and magnitude to two's complement, or back."""
-    kind = values.type
-    magnitude = pa.scalar((1 << (kind.bit_width - 1)) - 1, kind)
-    negative = pc.less(values, pa.scalar(0, kind))
-    return pc.if_else(negative, pc.bit_wise_xor(values, magnitude), values)
 
 
 def sort_by(table: pa.Table, names: Sequence[str]) -> pa.Table:
@@ -223,8 +220,8 @@ def sort_by(table: pa.Table, names: Sequence[str]) -> pa.Table:
     keys = [(name, "ascending") for name in names]
     if not any(pa.types.is_floating(table.schema.field(name).type) for name in names):
         return table.take(pc.sort_indices(table, sort_keys=keys))
-    ordered = [_sort_key(array_of(table, name)) for name in names]
-    return table.take(pc.sort_indices(pa.Table.from_arrays(ordered, names=names), sort_keys=keys))
+    columns = [sort_keys(array_of(table, name))[0] for name in names]
+    return table.take(pc.sort_indices(pa.Table.from_arrays(columns, names=names), sort_keys=keys))
 
 
 def sort_rows(table: pa.Table, first: Sequence[str] = ()) -> pa.Table:
@@ -232,18 +229,10 @@ def sort_rows(table: pa.Table, first: Sequence[str] = ()) -> pa.Table:
     if table.num_rows < 2:
         return table
     order = [*first, *(name for name in table.column_names if name not in first)]
-    keys = [_sort_key(array_of(table, name)) for name in order]
+    keys = [key for name in order for key in sort_keys(array_of(table, name))]
     names = [str(number) for number in range(len(keys))]
     index = pc.sort_indices(
         pa.Table.from_arrays(keys, names=names),
         sort_keys=[(name, "ascending") for name in names],
     )
     return table.take(index)
-
-
-def _sort_key(values: pa.Array) -> pa.Array:
-    values = canonical(values)
-    if is_sortable(value_type(values.type)):
-        return _ordered(values) if pa.types.is_floating(values.type) else values
-    # Nested values have no order of their own: their text does. Slow, but the same every time.
-    return pa.array([repr(value) for value in values.to_pylist()], pa.string())

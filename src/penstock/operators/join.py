@@ -22,9 +22,10 @@ import pyarrow as pa
 
 from penstock.api.vertex import Vertex
 from penstock.errors import SchemaError, SettingsError
+from penstock.expressions.ordering import value_type
 from penstock.operators.base import Exchange, Hash, Operator
 from penstock.operators.join_vertex import JoinVertex
-from penstock.operators.key_columns import find_key, find_time, plain_schema, value_type
+from penstock.operators.key_columns import find_key, find_time, plain_schema
 
 __all__ = ["Join"]
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api.vertex import Time
-from penstock.operators.encoding import bits, canonical
+from penstock.expressions.ordering import bits, canonical
 from penstock.operators.grouping import array_of, sort_rows
 from penstock.operators.grown import Grown, Lineage
 from penstock.operators.key_columns import micros

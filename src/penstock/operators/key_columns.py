@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import SchemaError
+from penstock.expressions.ordering import is_sortable, value_type
 from penstock.operators.columns import require_column
 
 __all__ = [
@@ -21,10 +22,8 @@ __all__ = [
     "find_key",
     "find_time",
     "from_micros",
-    "is_sortable",
     "micros",
     "plain_schema",
-    "value_type",
 ]
 
 _US_PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
@@ -82,28 +81,6 @@ def check_grid(kind: pa.DataType, spans_us: Sequence[int], where: str) -> None:
 def plain_schema(schema: pa.Schema) -> pa.Schema:
     """The schema with dictionaries as plain values: their codes depend on the order of arrival."""
     return pa.schema([one.with_type(value_type(one.type)) for one in schema])
-
-
-def value_type(kind: pa.DataType) -> pa.DataType:
-    """The type of a column's values: a dictionary's values, else the type itself."""
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
-def is_sortable(kind: pa.DataType) -> bool:
-    """Whether values of this type have an order that Arrow can sort by."""
-    types = pa.types
-    return bool(
-        types.is_boolean(kind)
-        or types.is_integer(kind)
-        or types.is_floating(kind)
-        or types.is_decimal(kind)
-        or types.is_temporal(kind)
-        or types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-        or types.is_fixed_size_binary(kind)
-    )
 
 
 def micros(times: pa.Array) -> Any:

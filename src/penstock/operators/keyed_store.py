@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.operators.encoding import bits, group_codes
+from penstock.expressions.ordering import bits, group_codes
 from penstock.operators.grouping import array_of
 from penstock.operators.grown import Grown, Lineage
 from penstock.operators.key_hash import key_hashes

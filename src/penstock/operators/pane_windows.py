@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api.vertex import Time
+from penstock.expressions.ordering import group_codes
 from penstock.operators.aggregates import ROWS, Aggregation
 from penstock.operators.base import Kernel
-from penstock.operators.encoding import group_codes
 from penstock.operators.grouping import array_of, sort_by, sort_rows
 from penstock.operators.key_columns import from_micros, micros
 from penstock.operators.stateful import PartialVertex, Runs, batch_of, tables

@@ -9,10 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import SchemaError, require
-from penstock.expressions import Compiled, compile_expression, describe_expression
+from penstock.expressions import Column, Compiled, compile_expression, describe_expression
+from penstock.expressions.column import refuse_foreign
 from penstock.operators.base import Kernel, StatelessOperator
 
-__all__ = ["Select", "WithColumn"]
+__all__ = ["Select", "WithColumn", "WithColumns"]
 
 
 class _Projection(StatelessOperator):
@@ -105,7 +106,34 @@ class WithColumn(_Projection):
         return f"{self.name} = {describe_expression(self.expression)}"
 
 
+class WithColumns(_Projection):
+    """All columns and some more, or some of them replaced; all are computed from the input."""
+
+    kind = "with_columns"
+
+    def __init__(self, columns: Sequence[tuple[str, Any]]) -> None:
+        super().__init__()
+        self.columns = list(columns)
+
+    def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
+        (schema,) = inputs
+        made: dict[str, int | Compiled] = {name: i for i, name in enumerate(schema.names)}
+        for name, expression in self.columns:
+            if not isinstance(name, str) or not name:
+                raise SchemaError(f"withColumns: a column is named by a string, got {name!r}")
+            made[name] = compile_expression(expression, schema, what="withColumns")
+        return self._project(schema, list(made.items()))
+
+    def describe(self) -> str:
+        return ", ".join(_describe_item(item) for item in self.columns)
+
+
 def _select_item(item: Any, schema: pa.Schema) -> list[tuple[str, int | Compiled]]:
+    if isinstance(item, Column):
+        if item.sql == "*":
+            return [(name, i) for i, name in enumerate(schema.names)]
+        compiled = compile_expression(item, schema, what="select")
+        return [(compiled.name, compiled)]
     if isinstance(item, tuple):
         if len(item) != 2 or not isinstance(item[0], str):
             raise SchemaError(f"select: a pair is (name, expression), got {item!r}")
@@ -115,9 +143,10 @@ def _select_item(item: Any, schema: pa.Schema) -> list[tuple[str, int | Compiled
         if compiled.name not in schema.names:
             raise SchemaError(f"select: give {item} a name: select(('name', expression))")
         return [(compiled.name, schema.get_field_index(compiled.name))]
+    refuse_foreign(item)
     if not isinstance(item, str):
         raise SchemaError(
-            "select: expected column names, SQL or (name, expression) pairs, got "
+            "select: expected columns, their names, SQL or (name, expression) pairs, got "
             f"{describe_expression(item)}"
         )
     if item.strip() == "*":

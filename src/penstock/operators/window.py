@@ -24,7 +24,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.api.functions import Aggregate, Window
 from penstock.api.vertex import Vertex
 from penstock.operators.aggregates import Aggregation
 from penstock.operators.base import Exchange, Hash, Kernel, Operator, Single
@@ -32,6 +31,7 @@ from penstock.operators.combine import CombineOperator
 from penstock.operators.key_columns import check_grid, check_names, find_time, plain_schema
 from penstock.operators.pane_windows import PANE, PaneVertex, pane_kernel
 from penstock.operators.session import LAST, START, SessionVertex, session_kernel
+from penstock.operators.terms import Aggregate, Computed, Window
 from penstock.operators.window_assign import Panes
 
 __all__ = ["WindowAggregate", "WindowCombine", "WindowMerge"]
@@ -44,7 +44,7 @@ class _Windowed:
         self,
         window: Window,
         keys: Sequence[str],
-        aggregates: Sequence[Aggregate],
+        aggregates: Sequence[Aggregate | Computed],
         lateness_us: int = 0,
     ) -> None:
         self.window = window

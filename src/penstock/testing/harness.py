@@ -1,7 +1,7 @@
 """Run one vertex by hand: feed batches, complete epochs, look at what came out.
 
     >>> import pyarrow as pa
-    >>> from penstock.api import functions as F
+    >>> from penstock.operators import terms as F
     >>> from penstock.operators.aggregate import RunningAggregate
     >>> harness = Harness(RunningAggregate(["page"], [F.count("*")]))
     >>> harness.recv(pa.record_batch({"page": ["a", "b", "a"]}), epoch=0)

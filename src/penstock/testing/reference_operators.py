@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.api.functions import Aggregate
+from penstock.operators.terms import Aggregate
 from penstock.testing.scatter import END
 
 __all__ = ["distinct", "join", "running", "sessions", "windows"]

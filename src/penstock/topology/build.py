@@ -9,9 +9,7 @@ from pathlib import Path as FilePath
 from types import ModuleType
 from typing import Any
 
-from penstock.api import functions as F
 from penstock.api.flow import Flow
-from penstock.api.functions import Aggregate
 from penstock.api.stream import Stream
 from penstock.api.vertex import Vertex
 from penstock.connectors.base import Sink, Source
@@ -20,6 +18,8 @@ from penstock.errors import SchemaError, SettingsError, UsageError
 from penstock.expressions.ddl import parse_schema
 from penstock.expressions.suggest import nearest
 from penstock.importing import find
+from penstock.operators import terms as F
+from penstock.operators.terms import Aggregate
 from penstock.topology import keys as k
 from penstock.topology.check import in_order, inputs_of
 from penstock.topology.document import Document

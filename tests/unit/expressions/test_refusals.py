@@ -78,11 +78,9 @@ def test_the_place_is_marked_in_the_right_line() -> None:
         ("TIMESTAMP 'noon'", ["cannot cast 'noon'"]),
         ("window.begin", ["field 'begin'", "fields: [start, end]"]),
         ("n.start", ["not a struct"]),
-        ("tags[0]", ["not supported"]),
         ("window = window", ["cannot compare"]),
         ("substring(ad_id)", ["takes 2 to 3 argument(s), got 1"]),
         ("upper(n)", ["argument 1 must be a string", "int64"]),
-        ("substring(ad_id, n)", ["argument 2 must be a constant integer"]),
         ("ad_id LIKE event_type", ["pattern of LIKE must be a constant"]),
         ("ad_id RLIKE '('", ["regular expression", "does not parse"]),
         ("ad_id LIKE 'a!' ESCAPE '!'", ["escape"]),
@@ -114,5 +112,5 @@ def test_an_ambiguous_name_is_refused_with_its_meanings() -> None:
 
 @pytest.mark.parametrize("thing", [None, 5, b"n > 1", ["n"]])
 def test_other_things_than_expressions_are_refused(thing: object) -> None:
-    with pytest.raises(SchemaError, match=r"expected SQL, a pyarrow.compute.Expression or a func"):
+    with pytest.raises(SchemaError, match=r"expected a column .* a func"):
         compile_expression(thing, SCHEMA)

@@ -2,8 +2,8 @@
 
 import pyarrow as pa
 
-from penstock.api import functions as F
 from penstock.operators import combine
+from penstock.operators import terms as F
 from penstock.operators.aggregate import RunningAggregate
 from penstock.testing.harness import Harness
 

@@ -122,8 +122,8 @@ def test_constants_can_be_selected() -> None:
         (["*", "n + 1 AS n"], "two columns are named 'n'"),
         (["m"], "no column 'm'"),
         ([("a", "n", "c")], "a pair is"),
-        ([5], "expected column names"),
-        ([len], "expected column names"),
+        ([5], "expected columns"),
+        ([len], "expected columns"),
         (["n, kind"], "does not parse"),
     ],
 )

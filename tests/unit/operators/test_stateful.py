@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.api import functions as F
 from penstock.api.vertex import Time, Vertex
 from penstock.errors import SchemaError, SettingsError
 from penstock.operators import encoding, exact_sum
+from penstock.operators import terms as F
 from penstock.operators.aggregate import RunningAggregate
 from penstock.operators.base import Hash, Single
 from penstock.operators.distinct import Distinct

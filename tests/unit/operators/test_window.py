@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.api import functions as F
-from penstock.api.functions import Window
 from penstock.errors import SchemaError, UsageError
+from penstock.operators import terms as F
 from penstock.operators.base import Hash, Single
+from penstock.operators.terms import Window
 from penstock.operators.window import WindowAggregate
 from penstock.testing.harness import Harness
 
