@@ -15,7 +15,7 @@ import pytest
 from penstock import Flow, Lazy
 from penstock.api import functions as F
 from penstock.api.flow import Stream
-from penstock.api.stream import MemoryStream
+from penstock.api.memory_stream import MemoryStream
 from penstock.core.control.figures import NodeFigures
 from penstock.core.plan import Configuration, OperatorProfile, OperatorTopology, Plan, solve
 from penstock.engine.driver.live_plan import moved

@@ -24,6 +24,7 @@ from penstock.connectors import (
 )
 from penstock.connectors import subscribe as subscription
 from penstock.connectors import table as published
+from penstock.connectors.kafka import sink as kafka_sink
 from penstock.core.delivery.routing import RoutingKind, routing_named
 from penstock.durations import Duration, duration_us
 from penstock.errors import GraphError, SchemaError, SettingsError
@@ -49,7 +50,7 @@ from penstock.wire.hashing import is_hashable
 if TYPE_CHECKING:
     from penstock.api.flow import Flow
 
-__all__ = ["GroupedStream", "JoinedStream", "MemoryStream", "Stream", "WindowedStream"]
+__all__ = ["GroupedStream", "JoinedStream", "Stream", "WindowedStream"]
 
 
 class Stream:
@@ -433,6 +434,30 @@ class Stream:
         """
         self.to(database.Database(url, table, key, add, writer), name)
 
+    def kafka(
+        self,
+        servers: str | None = None,
+        *,
+        topic: str,
+        key: str | None = None,
+        value: str | None = None,
+        guarantee: str = "exactly-once",
+        writer: str | None = None,
+        name: str | None = None,
+        **options: Any,
+    ) -> None:
+        """Messages into a topic, each epoch in one transaction.
+
+        ``value="json"`` makes each row a JSON object, with the column ``key`` as the message's key;
+        without it rows are messages: columns value and, if wanted, key, partition, headers.
+        ``guarantee="at-least-once"`` sends rows at once, without transactions.  ``writer`` names
+        who writes, if several flows write to one topic.  Options of the client as
+        ``**{"kafka.compression.type": "zstd"}``; see docs/kafka.md.
+        """
+        encode, sink = kafka_sink.written(servers, topic, key, value, guarantee, writer, options)
+        (self if encode is None else self._then(encode)).to(sink, name)
+        self._flow.stages[-1].guarantee = sink.guarantee
+
     def foreachBatch(
         self, func: Callable[[pa.Table, int], None], *, name: str | None = None
     ) -> None:
@@ -485,32 +510,6 @@ class Stream:
             f"{what}: which column is the event time? Say it with time=..., or call "
             f"withWatermark(column, delay) first; columns here: [{', '.join(self.columns)}]"
         )
-
-
-class MemoryStream(Stream):
-    """A stream that the driver pushes rows into."""
-
-    def __init__(self, flow: Flow, stage: Stage, source: memory.MemorySource) -> None:
-        super().__init__(flow, stage, 0)
-        self._source = source
-
-    def push(self, rows: memory.Rows, timeout: float | None = None) -> None:
-        """Add rows: a batch, a table, a list of dicts or a dict of lists.
-
-        Waits while the flow is behind; raises TimeoutError after ``timeout`` seconds.
-        """
-        self._source.push(rows, timeout)
-
-    def closeEpoch(self) -> None:
-        """End the current epoch after the rows pushed so far; needs ``manualEpochs``.
-
-        In a flow without a checkpoint the first epoch is 0, the next one 1, and so on.
-        """
-        self._source.close_epoch()
-
-    def close(self) -> None:
-        """Say that no more rows will be pushed: the flow ends when it has used up what there is."""
-        self._source.close()
 
 
 class GroupedStream:
