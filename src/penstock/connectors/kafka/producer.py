@@ -35,7 +35,7 @@ from penstock.core.kafka.writing import (
 )
 from penstock.errors import NotWrittenError, PeerError, SinkError, require
 
-__all__ = ["KafkaTarget", "TransactionalProducer", "give", "mapped", "producer_settings"]
+__all__ = ["KafkaTarget", "TransactionalProducer", "end", "give", "mapped", "producer_settings"]
 
 _log = logging.getLogger(__name__)
 
@@ -136,6 +136,14 @@ def give(producer: Any, topic: str, batch: pa.RecordBatch) -> None:
         raise kafka().KafkaException(next(row["_error"] for row in rows if "_error" in row))
 
 
+def end(producer: Any) -> None:
+    """Close a producer, with all that it has not sent; one that was fenced complains of that."""
+    module = kafka()
+    with contextlib.suppress(module.KafkaException, module.KafkaError):
+        producer.purge()
+        producer.close()
+
+
 class TransactionalProducer:
     """The one producer of a sink that may commit; gives itself up when anything goes wrong."""
 
@@ -218,8 +226,7 @@ class TransactionalProducer:
         producer, self._producer = self._producer, None
         marks, self._marks = self._marks, None
         if producer is not None:
-            producer.purge()
-            producer.close()
+            end(producer)
         if marks is not None:
             marks.close()
 

@@ -27,6 +27,7 @@ from penstock.connectors.kafka.producer import (
     KafkaTarget,
     Marks,
     TransactionalProducer,
+    end,
     give,
     mapped,
     producer_settings,
@@ -287,4 +288,4 @@ class _SendVertex(Vertex):
 
     def close(self) -> None:
         if self._producer is not None:
-            self._producer.close()
+            end(self._producer)
