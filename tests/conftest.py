@@ -13,6 +13,8 @@ from xdist.scheduler import LoadFileScheduling
 
 from penstock.bench import chaos, overhead, recovery, ysb
 from penstock.engine.spark.session import local_session
+from penstock.errors import SettingsError
+from penstock.testing.kafka_broker import KafkaBroker
 
 settings.register_profile("busy", deadline=None)  # machines are shared: no example is timed
 settings.load_profile("busy")
@@ -27,8 +29,9 @@ GROUPS = {
     "tests/chaos/test_random.py": "random",
     "tests/spark/": "spark",
     "tests/chaos/": "chaos",
+    "tests/local/test_kafka": "kafka",
 }
-"""Tests that share a Spark session run in one process, one group in each.
+"""Tests that share a Spark session, or a Kafka broker, run in one process, one group in each.
 
 One group needs a cluster or a roomy session, two an ordinary one; the rest needs none.  Sessions
 wait most of the time, so there is a process for each of them, and one more, on two cores.
@@ -120,3 +123,15 @@ def measure_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 def roomy(session_slot: SessionSlot) -> SparkSession:
     """A session with slots for a host per node."""
     return session_slot.use("roomy", lambda: local_session("penstock-tests", hosts=8))
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """The process's one Kafka broker; without its jars, the tests that need it are left out."""
+    broker = KafkaBroker(tmp_path_factory.mktemp("kafka"))
+    try:
+        broker.start()
+    except SettingsError as error:
+        pytest.skip(str(error))
+    yield broker
+    broker.kill()

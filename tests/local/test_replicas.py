@@ -14,7 +14,8 @@ import pytest
 
 from penstock import Causal, Flow, Replicated
 from penstock.api import functions as F
-from penstock.api.memory_stream import MemoryStream, Stream
+from penstock.api.memory_stream import MemoryStream
+from penstock.api.stream import Stream
 from penstock.connectors.memory import MemorySink
 from penstock.connectors.persist import _LogReader
 from penstock.core.delivery.ids import Role

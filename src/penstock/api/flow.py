@@ -14,7 +14,7 @@ that wrote it.  Nothing runs before :meth:`Flow.start`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from types import ModuleType
@@ -32,8 +32,12 @@ from penstock.api.stream import Stream
 from penstock.api.vertex import Vertex
 from penstock.connectors import files, generate, memory, persist
 from penstock.connectors.base import Source
+from penstock.connectors.kafka import source as kafka_source
+from penstock.connectors.kafka import values as kafka_values
+from penstock.connectors.text_lines import RecordMode
 from penstock.core.delivery.guarantees import guarantee_named
 from penstock.errors import GraphError, SettingsError
+from penstock.expressions import parse_schema
 from penstock.expressions.suggest import nearest
 from penstock.operators import user_vertex
 from penstock.operators.base import Operator, SourceOperator
@@ -111,6 +115,39 @@ class Flow:
         """Rows of the Parquet, CSV or JSON-lines files in a directory, new ones included."""
         read = files.Files(path, format=format, schema=schema, shards=shards, **options)
         return self.source(read, name)
+
+    def kafka(
+        self,
+        servers: str | None = None,
+        *,
+        subscribe: str | Sequence[str] | None = None,
+        subscribePattern: str | None = None,
+        assign: Mapping[str, Sequence[int]] | None = None,
+        key: str = "binary",
+        value: str = "binary",
+        schema: pa.Schema | str | None = None,
+        columns: Sequence[str] | None = None,
+        shards: int | None = None,
+        name: str | None = None,
+        **options: Any,
+    ) -> Stream:
+        """Messages of some topics: columns key, value, topic, partition, offset, timestamp.
+
+        ``value="json"`` makes columns of the values, as ``schema`` says; ``mode`` and
+        :meth:`Stream.onError` say what becomes of a value that does not fit.  ``columns`` chooses
+        among Kafka's own.  Options, as in Spark: ``startingOffsets`` ("latest"),
+        ``startingTimestamp``, ``endingOffsets``, ``endingTimestamp``, ``includeHeaders``, and those
+        of the client as ``**{"kafka.security.protocol": "SSL"}``; see docs/kafka.md.
+        """
+        topics = kafka_source.Topics.of(subscribe, subscribePattern, assign)
+        given = {name: options.pop(name) for name in RecordMode.options if name in options}
+        wanted = None if schema is None else parse_schema(schema, "kafka")
+        decode = kafka_values.DecodeMessages(key, value, wanted, RecordMode.of(given))
+        source = kafka_source.KafkaSource(servers, topics, columns, shards, **options)
+        if (key, value) == ("binary", "binary"):
+            return self.source(source, name or "kafka")
+        messages = self._stage(SourceOperator(source), (), default=f"{name or 'kafka'}_messages")
+        return self._stage(decode, (messages,), name=name, default="kafka")
 
     def memory(
         self, schema: pa.Schema, name: str | None = None, *, manualEpochs: bool = False

@@ -25,6 +25,7 @@ from penstock.connectors import (
 )
 from penstock.connectors import subscribe as subscription
 from penstock.connectors import table as published
+from penstock.connectors.kafka import sink as kafka_sink
 from penstock.core.delivery.routing import RoutingKind, routing_named
 from penstock.durations import Duration, duration_us
 from penstock.errors import GraphError, SchemaError, SettingsError
@@ -475,6 +476,30 @@ class Stream:
         ``writer`` names who writes, if several flows write to one table.
         """
         self.to(database.Database(url, table, key, add, writer), name)
+
+    def kafka(
+        self,
+        servers: str | None = None,
+        *,
+        topic: str,
+        key: str | None = None,
+        value: str | None = None,
+        guarantee: str = "exactly-once",
+        writer: str | None = None,
+        name: str | None = None,
+        **options: Any,
+    ) -> None:
+        """Messages into a topic, each epoch in one transaction.
+
+        ``value="json"`` makes each row a JSON object, with the column ``key`` as the message's key;
+        without it rows are messages: columns value and, if wanted, key, partition, headers.
+        ``guarantee="at-least-once"`` sends rows at once, without transactions.  ``writer`` names
+        who writes, if several flows write to one topic.  Options of the client as
+        ``**{"kafka.compression.type": "zstd"}``; see docs/kafka.md.
+        """
+        encode, sink = kafka_sink.written(servers, topic, key, value, guarantee, writer, options)
+        (self if encode is None else self._then(encode)).to(sink, name)
+        self._flow.stages[-1].guarantee = sink.guarantee
 
     def foreachBatch(
         self, func: Callable[[pa.Table, int], None], *, name: str | None = None

@@ -47,6 +47,8 @@ class Place:
     stage: str
     shard: int
     shards: int
+    incarnation: int = 0
+    """How often the node was started before, here or elsewhere; a later one takes its place."""
 
     @property
     def node(self) -> str:

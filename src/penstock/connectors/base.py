@@ -80,7 +80,10 @@ class Reader(ABC):
         """The position after the rows read so far: small and JSON-able."""
 
     def journal(self) -> Any | None:
-        """What else must be remembered since the last call (such as newly found files)."""
+        """What else must be remembered since the last call (such as newly found files).
+
+        A dict whose ``"passing"`` is true is not needed behind the next recorded position.
+        """
         return None
 
     def exhausted(self) -> bool:
@@ -186,6 +189,8 @@ class Sink(Operator):
     """Whether an epoch that it is given again changes nothing; needed for exactly once."""
     caveat: ClassVar[str] = ""
     """What the restart of a driver does to rows, if it does something to them."""
+    afresh: ClassVar[str] = "an empty output folder"
+    """What to give a flow that shall begin anew, if an earlier run has published."""
 
     def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
         return ()

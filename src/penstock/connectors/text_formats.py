@@ -25,7 +25,7 @@ from penstock.connectors.file_format import (
 from penstock.connectors.text_lines import LineParser, RecordMode, whole_lines
 from penstock.errors import CorruptFileError, SettingsError, SourceError
 
-__all__ = ["COMPRESSED", "Csv", "JsonLines"]
+__all__ = ["COMPRESSED", "Csv", "JsonLines", "json_rows", "partial_record"]
 
 _CSV_BLOCK_BYTES = 1 << 20
 _JSON_BLOCK_BYTES = 4 << 20
@@ -251,7 +251,7 @@ class JsonLines(FileFormat):
             raise SourceError(
                 f"{path} is empty: its columns are unknown, give schema=...", path=path
             )
-        return self.mode.inferred(plain(_json(block, None, "infer").schema))
+        return self.mode.inferred(plain(json_rows(block, None, "infer").schema))
 
     def blocks(
         self, path: str, schema: pa.Schema, exact: bool, count: Count = ignored
@@ -265,28 +265,11 @@ class JsonLines(FileFormat):
                 path,
                 self.mode,
                 self.mode.keeps and self.mode.column in schema.names,
-                lambda block: _json(block, wanted, unexpected),
-                lambda line: self._partial(line, wanted),
+                lambda block: json_rows(block, wanted, unexpected),
+                lambda line: partial_record(line, wanted),
                 lambda error, line: self._refused(path, wanted, error, line),
                 count,
             ).rows(_followed_by(first, blocks))
-
-    def _partial(self, line: bytes, schema: pa.Schema) -> pa.RecordBatch:
-        """What can be read of a malformed line: each field by itself."""
-        try:
-            record = python_json.loads(line)
-        except ValueError:
-            record = None
-        columns = []
-        for field in schema:
-            value = record.get(field.name) if isinstance(record, dict) else None
-            column = pa.nulls(1, field.type)
-            if value is not None:
-                text = python_json.dumps({field.name: value}).encode()
-                with contextlib.suppress(pa.ArrowInvalid, ValueError):
-                    column = _json(text, pa.schema([field]), "ignore").column(0)
-            columns.append(column)
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _refused(self, path: str, schema: pa.Schema, error: Exception, line: bytes) -> Exception:
         """What to raise for a record that cannot be read."""
@@ -310,6 +293,24 @@ class JsonLines(FileFormat):
         )
 
 
+def partial_record(line: bytes, schema: pa.Schema) -> pa.RecordBatch:
+    """What can be read of a malformed JSON record: each field by itself, as one row."""
+    try:
+        record = python_json.loads(line)
+    except ValueError:
+        record = None
+    columns = []
+    for field in schema:
+        value = record.get(field.name) if isinstance(record, dict) else None
+        column = pa.nulls(1, field.type)
+        if value is not None:
+            text = python_json.dumps({field.name: value}).encode()
+            with contextlib.suppress(pa.ArrowInvalid, ValueError):
+                column = json_rows(text, pa.schema([field]), "ignore").column(0)
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 def _stream(path: str) -> Any:
     """A file's contents, decompressed if its name says so."""
     found = COMPRESSED.search(path)
@@ -317,7 +318,7 @@ def _stream(path: str) -> Any:
     return file if found is None else pa.CompressedInputStream(file, _CODECS[found[1]])
 
 
-def _json(block: bytes, schema: pa.Schema | None, unexpected: str) -> pa.RecordBatch:
+def json_rows(block: bytes, schema: pa.Schema | None, unexpected: str) -> pa.RecordBatch:
     """The rows of some lines of JSON."""
     if not block.isascii():
         block.decode()  # Arrow does not look

@@ -73,6 +73,8 @@ class Operator(ABC):
     sink: ClassVar[bool] = False
     apart: ClassVar[bool] = False
     """Whether its nodes are its own: it is not fused with the stage before it."""
+    calls_for_rows: ClassVar[bool] = False
+    """Whether, without state, it can raise because of single rows, which it may then pass over."""
     foreign: ClassVar[bool] = False
     """Whether users' code makes what it sends, so that the engine compares it with the schema."""
 

@@ -57,7 +57,8 @@ def cannot_skip(operator: Operator) -> str | None:
             "it asks for the time, random numbers or answers from outside (or is marked "
             "repeatable=False), and a replay could not tell which call had failed"
         )
-    if not isinstance(operator, MapInArrow | Filter | Select | WithColumn | UserVertex):
+    calls = isinstance(operator, MapInArrow | Filter | Select | WithColumn | UserVertex)
+    if not (calls or operator.calls_for_rows):
         return "it calls no function, and has no expression, that could raise for a row"
     return None
 

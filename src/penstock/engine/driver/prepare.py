@@ -142,7 +142,7 @@ def _refuse_published(plan: PhysicalPlan, store: FlowStore | None) -> None:
         if epoch is not None:
             raise SinkError(
                 f"sink {name!r} already holds epochs up to {epoch} of an earlier run. Give "
-                "that run's checkpointLocation to go on with it, or an empty output folder",
+                f"that run's checkpointLocation to go on with it, or {sink.afresh}",
                 sink=name,
             )
 

@@ -33,7 +33,14 @@ Produce = Callable[[int, Iterable[Part], Time], None]
 class ChainRunner:
     """The vertices of one node."""
 
-    def __init__(self, plan: PhysicalPlan, chain: Chain, node: int, produce: Produce) -> None:
+    def __init__(
+        self,
+        plan: PhysicalPlan,
+        chain: Chain,
+        node: int,
+        produce: Produce,
+        incarnation: int = 0,
+    ) -> None:
         shard = node - chain.first_node
         self.node_name = chain.node_name(node)
         self.counters: dict[str, int] = {}
@@ -61,7 +68,7 @@ class ChainRunner:
         """Stages that have completed the epoch that is being completed."""
         self._depth = len(chain.loops)
         self._stages = [
-            StageRunner(self, position, Place(stage.name, shard, chain.shards), stage)
+            StageRunner(self, position, Place(stage.name, shard, chain.shards, incarnation), stage)
             for position, stage in enumerate(chain.stages)
         ]
         for runner, stage in zip(self._stages, chain.stages, strict=True):

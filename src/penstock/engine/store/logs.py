@@ -146,7 +146,10 @@ class BoundaryLog(StoreLog):
         )
 
     def compact(self, after_epoch: int | None) -> None:
-        """Put one record in the place of those up to ``after_epoch``; no journal entry is lost."""
+        """Put one record in the place of those up to ``after_epoch``.
+
+        Of their journal entries only ``passing`` ones before the last position are dropped.
+        """
         self._check_claim()
         records = self.read()
         compacted = _compacted(records, after_epoch)
@@ -263,7 +266,14 @@ def _compacted(records: Sequence[Record], after_epoch: int | None) -> list[Recor
     fence = max(record.get("fence", 0) for record in past)
     if fence:
         base["fence"] = fence
-    return [{**base, "journals": _journal(past)}, *records[len(past) :]]
+    cut = max(place for place, record in enumerate(past) if "position" in record)
+    journals = [entry for entry in _journal(past[: cut + 1]) if not _passes(entry)]
+    return [{**base, "journals": journals + _journal(past[cut + 1 :])}, *records[len(past) :]]
+
+
+def _passes(entry: Any) -> bool:
+    """Whether a journal entry is not needed behind the next position."""
+    return isinstance(entry, dict) and entry.get("passing") is True
 
 
 def refuse_forgotten(records: Sequence[Record], completed: int, path: PurePath) -> None:

@@ -1,0 +1,571 @@
+"""Rows from Kafka: the partitions of some topics, dealt out to shards, replayable by offset.
+
+A shard assigns its partitions to a consumer itself; it is in no consumer group.  What it has read,
+and what it reads again, :mod:`penstock.core.kafka.reading` decides.  If a ``kafka.group.id`` is
+given, the offsets of published epochs are committed to that group, for other tools to see; the flow
+itself goes on where its store says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.connectors.base import Position, Reader, Source, SourceContext
+from penstock.connectors.kafka.client import Cluster, Moment, client_settings, kafka, said
+from penstock.core.kafka.reading import Partition, Run, ShardReading, shard_of
+from penstock.durations import duration_us
+from penstock.errors import SettingsError, SourceError
+
+__all__ = ["COLUMNS", "KafkaReader", "KafkaSource", "Topics"]
+
+_log = logging.getLogger(__name__)
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+COLUMNS = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("headers", HEADERS),
+    ]
+)
+"""What is known of a message; the headers only if they are asked for."""
+
+_OPTIONS = (
+    "endingOffsets",
+    "endingTimestamp",
+    "includeHeaders",
+    "partitionPollInterval",
+    "startingOffsets",
+    "startingTimestamp",
+)
+MESSAGES_MAX = 10_000
+"""Most messages that are taken from the consumer at once."""
+WAITING_MAX = 100_000
+"""A partition that has more messages waiting for another one's replay is paused."""
+POLL_S = 0.002
+"""How soon to look again when there is nothing."""
+REPLAY_S = 60.0
+"""How long a replay waits for messages that the broker has had."""
+GROUP_S = 1.0
+"""How often offsets are committed to the group."""
+
+_PASSING = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "_TIMED_OUT_QUEUE")
+"""Errors after which the client goes on by itself."""
+
+
+@dataclass(frozen=True)
+class Topics:
+    """Which partitions are read: exactly one of the three says so."""
+
+    subscribe: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: tuple[Partition, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        subscribe: str | Sequence[str] | None,
+        pattern: str | None,
+        assign: Mapping[str, Sequence[int]] | None,
+    ) -> Topics:
+        """As the user says."""
+        if sum(one is not None for one in (subscribe, pattern, assign)) != 1:
+            raise SettingsError(
+                "kafka: say what to read by one of subscribe='topic, topic', "
+                "subscribePattern='regular expression', assign={'topic': [0, 1]}"
+            )
+        names = subscribe.split(",") if isinstance(subscribe, str) else subscribe or ()
+        given = (assign or {}).items()
+        return cls(
+            tuple(sorted({name.strip() for name in names})),
+            pattern,
+            tuple(sorted(Partition(topic, n) for topic, numbers in given for n in numbers)),
+        )
+
+    def __str__(self) -> str:
+        if self.pattern is not None:
+            return f"/{self.pattern}/"
+        return ", ".join(self.subscribe or map(str, self.assigned))
+
+    def partitions(self, cluster: Cluster) -> list[Partition]:
+        """What is there of it now; a topic that is named and missing is an error."""
+        names = self.subscribe
+        if self.pattern is not None:
+            names = tuple(cluster.matching(self.pattern))
+        elif self.assigned:
+            names = tuple(sorted({partition.topic for partition in self.assigned}))
+        found: list[Partition] = []
+        for name in names:
+            partitions = cluster.partitions(name)
+            if not partitions:
+                raise SourceError(f"kafka: there is no topic {name!r}; create it first", topic=name)
+            found += partitions
+        missing = sorted(set(self.assigned) - set(found))
+        if missing:
+            raise SourceError(f"kafka: there is no partition {missing[0]}", topic=missing[0].topic)
+        return list(self.assigned) or found
+
+
+class KafkaSource(Source):
+    """The messages of some topics; :meth:`penstock.Flow.kafka` explains the options."""
+
+    def __init__(
+        self,
+        servers: str | None,
+        topics: Topics,
+        columns: Sequence[str] | None = None,
+        shards: int | None = None,
+        **options: Any,
+    ) -> None:
+        self.settings, options = client_settings("source", servers, options)
+        for name in options:
+            if name not in _OPTIONS:
+                raise SettingsError(
+                    f"kafka: no option {name!r}; there are: {', '.join(_OPTIONS)}, and the "
+                    "client's own as 'kafka.…'"
+                )
+        if shards is not None and shards < 1:
+            raise SettingsError(f"kafka: shards must be 1 or more, got {shards!r}")
+        self.topics = topics
+        self.shards_wanted = shards
+        self.schema = _schema(columns, bool(options.get("includeHeaders", False)))
+        self.start = Moment.of(
+            "starting",
+            options.get("startingOffsets", "latest"),
+            options.get("startingTimestamp"),
+            ("earliest", "latest"),
+        )
+        self.end: Moment | None = None
+        if options.keys() & {"endingOffsets", "endingTimestamp"}:
+            self.end = Moment.of(
+                "ending", options.get("endingOffsets"), options.get("endingTimestamp"), ("latest",)
+            )
+        poll = options.get("partitionPollInterval", "5 seconds")
+        self.poll_s = duration_us(poll, "partitionPollInterval") / 1e6
+        self.group = self.settings.get("group.id")
+        self.cluster = ""
+        self.starts: dict[Partition, int] = {}
+        """Of each partition, as of the flow's start: where a new flow begins."""
+        self.lows: dict[Partition, int] = {}
+        self.latest: dict[Partition, int] = {}
+        self.ends: dict[Partition, int] | None = None
+        kafka()
+
+    def shards(self, wanted: int) -> int:
+        return self.shards_wanted or wanted
+
+    def check(self) -> None:
+        """Find the partitions, and the offsets that the options mean: the same for all shards."""
+        cluster = Cluster(self.settings, SourceError)
+        partitions = self.topics.partitions(cluster)
+        self.cluster = cluster.id
+        self.starts = cluster.offsets(self.start, partitions)
+        self.lows = cluster.offsets(Moment("earliest"), partitions)
+        self.latest = cluster.offsets(Moment("latest"), partitions)
+        self.ends = None if self.end is None else cluster.offsets(self.end, partitions)
+        for partition in partitions:
+            if not self.lows[partition] <= self.starts[partition] <= self.latest[partition]:
+                raise SourceError(
+                    f"kafka: startingOffsets says {self.starts[partition]} for {partition}, which "
+                    f"has the offsets {self.lows[partition]} to {self.latest[partition]}",
+                    topic=partition.topic,
+                )
+
+    def open(self, context: SourceContext) -> KafkaReader:
+        return KafkaReader(self, context)
+
+    def target(self) -> str:
+        return f"Kafka cluster {self.cluster}, {self.topics}"
+
+    def describe(self) -> str:
+        return f"{self.topics} at {self.settings['bootstrap.servers']}"
+
+
+class KafkaReader(Reader):
+    """The partitions of one shard."""
+
+    def __init__(self, source: KafkaSource, context: SourceContext) -> None:
+        self._source = source
+        self._shard, self._shards = context.shard, context.shards
+        self._resumable = context.resumable and source.end is None
+        self._recorded = context.recorded
+        self._reading = ShardReading(context.position, context.journal)
+        starts = source.starts if self._reading.is_new else source.lows
+        self._reading.found(self._mine(starts))
+        self._ends: dict[Partition, int] | None = None
+        if source.ends is not None or context.available_now:
+            self._ends = self._mine(source.latest if source.ends is None else source.ends)
+        self._waiting: dict[Partition, deque[Any]] = {}
+        """Messages that came while others were read again."""
+        self._paused: set[Partition] = set()
+        self._end_seen: dict[Partition, int] = {}
+        """The end of each partition, where it was reached and nothing has come since."""
+        self._released: Position = context.position
+        self._commit_us = 0
+        self._columns = [_MAKERS[name] for name in source.schema.names]
+        module = kafka()
+        self._eof = module.KafkaError._PARTITION_EOF
+        self._consumer = module.Consumer(
+            {
+                "group.id": f"penstock-{context.stage}",
+                "isolation.level": "read_committed",
+                **source.settings,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+            },
+            logger=_log,
+        )
+        self._assign(self._reading.offsets)
+        self._watch: PartitionWatch | None = None
+
+    # -- Reader ----------------------------------------------------------------------------------
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """How far it is behind the ends of its partitions."""
+        behind = 0
+        with contextlib.suppress(RuntimeError):  # it is closed
+            for partition, offset in list(self._reading.offsets.items()):
+                known = self._consumer.get_watermark_offsets(_place(partition), cached=True)
+                behind += max(0, known[1] - offset) if known else 0
+        return {"lag": behind, "partitions": len(self._reading.offsets)}
+
+    def read(self, rows_max: int, now_us: int, until: Position = None) -> pa.RecordBatch | None:
+        if until is not None:
+            return self._read_until(rows_max, until)
+        self._watch_partitions()
+        if now_us >= self._commit_us:
+            self._commit_us = now_us + int(GROUP_S * 1e6)
+            self._commit()
+        messages = self._not_beyond(self._next(min(rows_max, MESSAGES_MAX)))
+        return self._given(messages, new=True) if messages else None
+
+    def read_again(self, rows: int) -> pa.RecordBatch | None:
+        run = self._reading.next_run()
+        if run is None:
+            raise SourceError(
+                f"kafka: {self._source.topics}: it is not noted from which partition row "
+                f"{self._reading.rows} came; the store was damaged or copied back in part"
+            )
+        rows = min(rows, run.rows)
+        recorded = self._recorded["rows"] if self._recorded else 0
+        if self._reading.rows < recorded:  # to look at the offsets there
+            rows = min(rows, recorded - self._reading.rows)
+        return self._given(self._fetched(run.partition, rows), new=False)
+
+    def position(self) -> Position:
+        return self._reading.position()
+
+    def journal(self) -> Any | None:
+        return self._reading.take_note()
+
+    def exhausted(self) -> bool:
+        ends = self._ends
+        return ends is not None and all(self._is_at(p, end) for p, end in ends.items())
+
+    def grows(self) -> bool:
+        return self._resumable
+
+    def pending(self) -> bool:
+        return any(partition not in self._end_seen for partition in self._reading.offsets)
+
+    def wait_s(self, now_us: int) -> float:
+        return POLL_S
+
+    def release(self, position: Position) -> None:
+        self._released = position
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+        self._commit()
+        self._consumer.close()
+
+    # -- what is new -----------------------------------------------------------------------------
+
+    def _watch_partitions(self) -> None:
+        """Look now and then, in another thread, for partitions that are new."""
+        if self._watch is None:
+            self._watch = PartitionWatch(self._source, self._source.lows)
+        known = self._reading.offsets
+        found = {p: at for p, at in self._mine(self._watch.take()).items() if p not in known}
+        if not found:
+            return
+        _log.info("kafka: found %s", ", ".join(map(str, found)))
+        self._reading.found(found)
+        self._assign({p: self._reading.offsets[p] for p in found}, more=True)
+
+    def _next(self, most: int) -> list[Any]:
+        """Messages that wait, or else those that have come."""
+        for partition, waiting in self._waiting.items():
+            if waiting:
+                taken = [waiting.popleft() for _ in range(min(most, len(waiting)))]
+                self._resume(partition)
+                return taken
+        return self._consumed(most, 0.0)
+
+    def _not_beyond(self, messages: list[Any]) -> list[Any]:
+        """Without those that are behind the end, where there is one."""
+        ends = self._ends
+        if ends is None:
+            return messages
+        return [m for m in messages if m.offset() < ends.get(_partition(m), 0)]
+
+    def _is_at(self, partition: Partition, end: int) -> bool:
+        at = self._reading.offsets.get(partition, 0)
+        return max(at, self._end_seen.get(partition, 0)) >= end
+
+    # -- what was read before --------------------------------------------------------------------
+
+    def _read_until(self, rows_max: int, until: Position) -> pa.RecordBatch | None:
+        """The next rows before a recorded position, in the order that was noted, if one was."""
+        offsets = self._reading.offsets
+        bounds = {Partition(topic, number): end for topic, number, end in until["offsets"]}
+        open_ = sorted(p for p, end in bounds.items() if offsets.get(p, 0) < end)
+        if not open_:
+            return None
+        run = self._reading.next_run()
+        if run is None or run.partition not in open_:
+            run = Run(open_[0], rows_max)
+        end = bounds[run.partition]
+        messages = self._fetched(run.partition, min(rows_max, run.rows), end)
+        return self._given(messages, new=False)
+
+    def _fetched(self, partition: Partition, most: int, end: int | None = None) -> list[Any]:
+        """Messages of one partition that were read before, at least one."""
+        waiting = self._waiting.setdefault(partition, deque())
+        deadline = time.monotonic() + REPLAY_S
+        while not waiting:
+            self._resume(partition)
+            for message in self._consumed(MESSAGES_MAX, 0.1):
+                self._waiting.setdefault(_partition(message), deque()).append(message)
+            self._pause_others(partition)
+            if partition in self._end_seen and not waiting:
+                self._lost(partition, "they are not there any more")
+            if not waiting and time.monotonic() > deadline:
+                raise SourceError(
+                    f"kafka: {partition} from offset {self._reading.offsets[partition]} on must be "
+                    f"read again, and no broker has given it within {REPLAY_S:.0f} s. Nothing is "
+                    "lost: start the flow again with the same checkpointLocation when it can be",
+                    topic=partition.topic,
+                )
+        taken: list[Any] = []
+        while waiting and len(taken) < most and (end is None or waiting[0].offset() < end):
+            taken.append(waiting.popleft())
+        if not taken:
+            self._lost(partition, "others have come in their place")
+        return taken
+
+    def _pause_others(self, partition: Partition) -> None:
+        full = [
+            other
+            for other, waiting in self._waiting.items()
+            if len(waiting) > WAITING_MAX and other != partition and other not in self._paused
+        ]
+        if full:
+            self._consumer.pause([_place(other) for other in full])
+            self._paused.update(full)
+
+    def _resume(self, partition: Partition) -> None:
+        if partition in self._paused and not self._waiting[partition]:
+            self._paused.remove(partition)
+            self._consumer.resume([_place(partition)])
+
+    def _lost(self, partition: Partition, why: str) -> None:
+        raise SourceError(
+            f"kafka: rows of {partition} from offset {self._reading.offsets.get(partition)} on are "
+            f"still needed, and {why}: the topic was truncated, compacted or made anew, or its "
+            "retention is shorter than the flow was away. Start with a new checkpointLocation, and "
+            "keep what the topic has for longer",
+            topic=partition.topic,
+            partition=partition.number,
+        )
+
+    # -- the consumer ----------------------------------------------------------------------------
+
+    def _mine(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Those of the partitions that this shard reads."""
+        return {p: at for p, at in offsets.items() if shard_of(p, self._shards) == self._shard}
+
+    def _assign(self, offsets: Mapping[Partition, int], more: bool = False) -> None:
+        places = [_place(partition, offset) for partition, offset in offsets.items()]
+        if more:
+            self._consumer.incremental_assign(places)
+        elif places:
+            self._consumer.assign(places)
+
+    def _consumed(self, most: int, timeout_s: float) -> list[Any]:
+        """Messages as they come; what else the consumer says is dealt with here."""
+        if not self._reading.offsets:
+            return []
+        messages: list[Any] = self._consumer.consume(most, timeout_s)
+        if any([m.error() is not None for m in messages]):  # noqa: C419 (a list is faster)
+            for message in messages:
+                if message.error() is not None:
+                    self._told(message)
+            messages = [m for m in messages if m.error() is None]
+        return messages
+
+    def _told(self, message: Any) -> None:
+        error = message.error()
+        if error.code() == self._eof:
+            self._end_seen[_partition(message)] = message.offset()
+        elif error.name() in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
+            self._lost(_partition(message), "the broker does not have them any more")
+        elif error.name() not in _PASSING:
+            raise SourceError(f"kafka: {self._source.topics}: {error.str()}", code=error.name())
+
+    def _given(self, messages: list[Any], new: bool) -> pa.RecordBatch:
+        """A batch of messages, which leaves now."""
+        runs, offsets = self._runs(messages)
+        self._reading.took(runs, offsets, new)
+        for partition in offsets:
+            self._end_seen.pop(partition, None)
+        if not new:
+            for partition in self._reading.check(self._recorded):
+                self._lost(partition, "there are fewer than were read before")
+        arrays = [make(messages, runs) for make in self._columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._source.schema)
+
+    def _runs(self, messages: list[Any]) -> tuple[list[Run], dict[Partition, int]]:
+        """Where messages come from, and the offsets after them."""
+        known = list(self._reading.offsets)
+        if len(known) == 1:
+            return [Run(known[0], len(messages))], {known[0]: messages[-1].offset() + 1}
+        numbers = np.array([m.partition() for m in messages])
+        if len({partition.topic for partition in known}) > 1:
+            index = {topic: n for n, topic in enumerate({p.topic for p in known})}
+            numbers = numbers * len(index) + np.array([index[m.topic()] for m in messages])
+        bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(messages)]
+        runs: list[Run] = []
+        offsets: dict[Partition, int] = {}
+        for start, end in itertools.pairwise(bounds):
+            last = messages[end - 1]
+            runs.append(Run(_partition(last), end - start))
+            offsets[runs[-1].partition] = last.offset() + 1
+        return runs, offsets
+
+    def _commit(self) -> None:
+        """Tell the group, if there is one, how far what is published goes."""
+        position, self._released = self._released, None
+        if position is None or self._source.group is None:
+            return
+        places = [_place(Partition(t, n), offset) for t, n, offset in position["offsets"]]
+        if not places:
+            return
+        try:
+            self._consumer.commit(offsets=places, asynchronous=True)
+        except kafka().KafkaException as error:
+            _log.warning("kafka: group %s was not told: %s", self._source.group, said(error))
+
+
+class PartitionWatch:
+    """Asks the cluster now and then for partitions that are not known yet."""
+
+    def __init__(self, source: KafkaSource, known: Iterable[Partition]) -> None:
+        self._source = source
+        self._known = set(known)
+        self._found: dict[Partition, int] = {}
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="penstock-kafka-topics", daemon=True)
+        if source.poll_s and not source.topics.assigned:
+            self._thread.start()
+
+    def take(self) -> dict[Partition, int]:
+        """The partitions found since the last call, each with its earliest offset."""
+        if not self._found:
+            return {}
+        found, self._found = self._found, {}
+        return found
+
+    def close(self) -> None:
+        """Ask no more; an answer that is awaited is not waited for."""
+        self._closed.set()
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._source.poll_s):
+            try:
+                cluster = Cluster(self._source.settings, SourceError)
+                new = set(self._source.topics.partitions(cluster)) - self._known
+                found = cluster.offsets(Moment("earliest"), sorted(new)) if new else {}
+            except SourceError as error:
+                _log.warning("kafka: no news of partitions: %s", error)
+                continue
+            self._known |= found.keys()
+            self._found = self._found | found
+
+
+def _schema(columns: Sequence[str] | None, headers: bool) -> pa.Schema:
+    if columns is None:
+        return COLUMNS if headers else COLUMNS.remove(COLUMNS.get_field_index("headers"))
+    wanted = [*columns, *(["headers"] if headers and "headers" not in columns else [])]
+    for name in wanted:
+        if name not in COLUMNS.names:
+            raise SettingsError(
+                f"kafka: there is no column {name!r} of messages; there are "
+                f"{', '.join(COLUMNS.names)}"
+            )
+    return pa.schema([COLUMNS.field(name) for name in wanted])
+
+
+def _partition(message: Any) -> Partition:
+    return Partition(message.topic(), message.partition())
+
+
+def _place(partition: Partition, offset: int | None = None) -> Any:
+    module = kafka()
+    if offset is None:
+        return module.TopicPartition(*partition)
+    return module.TopicPartition(*partition, offset)
+
+
+# -- columns: one list comprehension each, and nothing for what all rows of a run share ------------
+
+
+def _topics(messages: list[Any], runs: Sequence[Run]) -> pa.Array:
+    names = pa.array([run.partition.topic for run in runs])
+    return names.take(pa.array(np.repeat(np.arange(len(runs)), [run.rows for run in runs])))
+
+
+def _numbers(messages: list[Any], runs: Sequence[Run]) -> pa.Array:
+    numbers = np.array([run.partition.number for run in runs], dtype=np.int32)
+    return pa.array(np.repeat(numbers, [run.rows for run in runs]))
+
+
+def _timestamps(messages: list[Any], runs: Sequence[Run]) -> pa.Array:
+    ms = np.array([m.timestamp()[1] for m in messages], dtype=np.int64)
+    return pa.array(ms * 1000, mask=ms < 0).cast(COLUMNS.field("timestamp").type)
+
+
+def _headers(messages: list[Any], runs: Sequence[Run]) -> pa.Array:
+    found = [m.headers() for m in messages]
+    pairs = [None if one is None else [{"key": k, "value": v} for k, v in one] for one in found]
+    return pa.array(pairs, HEADERS)
+
+
+_MAKERS = {
+    "key": lambda messages, runs: pa.array([m.key() for m in messages], pa.binary()),
+    "value": lambda messages, runs: pa.array([m.value() for m in messages], pa.binary()),
+    "topic": _topics,
+    "partition": _numbers,
+    "offset": lambda messages, runs: pa.array([m.offset() for m in messages], pa.int64()),
+    "timestamp": _timestamps,
+    "headers": _headers,
+}

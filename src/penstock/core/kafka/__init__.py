@@ -1,0 +1,1 @@
+"""What Kafka connectors decide: which offsets are read, also again, and what is committed when."""
