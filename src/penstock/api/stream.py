@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from penstock.api.arguments import flat
 from penstock.api.error_policies import chosen_policy
 from penstock.api.grouped import GroupedStream, named_columns
 from penstock.api.join_keys import join_keys
@@ -140,7 +141,7 @@ class Stream:
 
     def select(self, *columns: Any) -> Stream:
         """Columns (``F.col("price") * 2``), their names, SQL, or ``(name, expression)`` pairs."""
-        return self._then(project.Select(_flat(columns)))
+        return self._then(project.Select(flat(columns)))
 
     def withColumn(
         self, name: str, expression: Any, returnType: pa.DataType | None = None
@@ -164,7 +165,7 @@ class Stream:
 
     def selectExpr(self, *expr: str) -> Stream:
         """Columns as SQL text."""
-        return self.select(*[parsed(one) for one in _flat(expr)])
+        return self.select(*[parsed(one) for one in flat(expr)])
 
     def transform(self, func: Callable[..., Stream], *args: Any, **kwargs: Any) -> Stream:
         """What ``func(stream, ...)`` makes of it: own steps are written one after the other."""
@@ -243,7 +244,7 @@ class Stream:
 
     def keyBy(self, *cols: Any, shards: int | None = None) -> Stream:
         """Bring rows with equal values in some columns together in one shard."""
-        stream, names = named_columns(self, _flat(cols), "keyBy")
+        stream, names = named_columns(self, flat(cols), "keyBy")
         keyed = stream._then(key_by.KeyBy(tuple(names)), shards=shards)
         return keyed if stream is self else keyed.select(*[named(f"`{n}`") for n in self.columns])
 
@@ -341,7 +342,7 @@ class Stream:
 
     def unique(self, *columns: str, within: Duration | None = None) -> WindowedStream:
         """The first row of each value of ``columns`` (without any: of all of them)."""
-        return self.dropDuplicates(_flat(columns) or None, within=within)
+        return self.dropDuplicates(flat(columns) or None, within=within)
 
     def count(self, *columns: str) -> Stream:
         """How many rows there have been, for each value of ``columns`` if there are any.
@@ -352,7 +353,7 @@ class Stream:
 
     def groupBy(self, *cols: Any) -> GroupedStream:
         """Group by columns and at most one event-time window."""
-        return GroupedStream(self, _flat(cols))
+        return GroupedStream(self, flat(cols))
 
     groupby = groupBy
 
@@ -585,9 +586,8 @@ class WindowedStream(Stream):
                 "a time (within=...) if it is to forget what it has seen"
             )
         late = Stream(self._flow, self._stage, 1)
-        if self._before is None or list(self._before) == late.columns:
-            return late
-        return late.select(*[named(f"`{name}`") for name in self._before])
+        before = late.columns if self._before is None else list(self._before)
+        return late if before == late.columns else late.select(*[named(f"`{c}`") for c in before])
 
 
 class JoinedStream(Stream):
@@ -598,12 +598,3 @@ class JoinedStream(Stream):
         if side not in ("left", "right"):
             raise SettingsError(f"late: a join has a 'left' and a 'right' side, got {side!r}")
         return Stream(self._flow, self._stage, 1 if side == "left" else 2)
-
-
-@overload
-def _flat(values: tuple[str, ...]) -> list[str]: ...
-@overload
-def _flat(values: Sequence[Any]) -> list[Any]: ...
-def _flat(values: Sequence[Any]) -> list[Any]:
-    """Arguments given one by one or as one list, as PySpark takes them."""
-    return list(values[0]) if len(values) == 1 and isinstance(values[0], list) else list(values)
