@@ -3,6 +3,7 @@
 import json
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ from pyspark.sql import SparkSession
 
 from penstock import Flow
 from penstock.api import functions as F
-from penstock.engine.driver.query import FlowListener, FlowQuery
+from penstock.engine.driver.listeners import FlowListener
+from penstock.engine.driver.query import FlowQuery
 from penstock.errors import FunctionError, PenstockError, SettingsError
+from penstock.testing.kills import await_epochs
 from penstock.testing.processes import DriverScript, alive, hosts_of, wait_gone, wait_until
 
+WAIT_S = 60.0
 STOP_S = 3.0
 """Three seconds, and a little for a busy machine to get back to us."""
 
@@ -305,3 +309,32 @@ def test_a_rollback_on_spark_changes_no_result(spark: SparkSession, tmp_path: Pa
         query.stop()
     assert query.recoveries[-1]["reason"] == f"rolled back to epoch {epoch}"
     assert total(out) == 60_000
+
+
+def test_hosts_outlive_a_slow_listener_and_a_driver_that_waits_for_its_store(
+    spark: SparkSession,
+) -> None:
+    """Neither is a reason for hosts to believe that their driver is gone."""
+    lease_s = 1.0
+    slept, called = threading.Event(), threading.Event()
+
+    class Slow(FlowListener):
+        def onQueryProgress(self, progress: Any) -> None:
+            called.set()
+            slept.wait(3 * lease_s)
+
+    flow, out = counting("patient", rate=1000)
+    query = flow.start(spark, hosts=1, lease=lease_s, progressInterval="100 ms")
+    try:
+        hosts = hosts_of(query)
+        query.addListener(Slow())
+        assert called.wait(WAIT_S)
+        query._controller.events.later(lambda: time.sleep(3 * lease_s))
+        await_epochs(query, 1)  # the thread is there again
+        assert hosts_of(query) == hosts
+        assert query.recoveries == []
+        before = total(out)
+        wait_until(lambda: total(out) > before, WAIT_S, "more rows")
+    finally:
+        slept.set()
+        query.stop()

@@ -26,6 +26,7 @@ MAY_READ_A_CLOCK = {
     "host/ring.py": "for the ring's machine; measures how busy the host is",
     # They measure, for people and for plans.
     "driver/meter.py": "measures rates and costs",
+    "driver/pulse.py": "whether the controller has spoken lately",
     "driver/recovery_history.py": "notes when things happened",
     "driver/recovery_story.py": "notes when things happened",
     "driver/replicas.py": "notes when things happened; numbers a run whose record is damaged",

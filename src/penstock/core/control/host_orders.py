@@ -96,7 +96,7 @@ class ForgetUpTo:
 
 @dataclass(frozen=True, slots=True)
 class GoOn:
-    """The driver has heard what the host is about to do; this brings the acknowledgement."""
+    """The driver lives, and has heard what the host is about to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,11 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, assert_never
 
-from penstock.connectors.driver import DriverSink
 from penstock.connectors.memory import MemorySource
 from penstock.core.control.assignment import Assignment, EpochGrid, PlanOrders, SourceRules
 from penstock.core.control.controller import (
@@ -58,6 +57,7 @@ from penstock.core.control.membership_events import HostAssigned
 from penstock.core.control.messages import RingPing, RingPong, RoleEnvelopes
 from penstock.core.control.roster import DRIVER, Roster, RosterEntry
 from penstock.core.progress.marks import EPOCH_END
+from penstock.engine.driver.closing import close_all
 from penstock.engine.driver.commits import Commits
 from penstock.engine.driver.event_queue import Event, EventQueue
 from penstock.engine.driver.frames import Frames
@@ -67,6 +67,7 @@ from penstock.engine.driver.live_plan import LivePlan
 from penstock.engine.driver.members import Calls, Members, Parts, membership_policy, now_ms
 from penstock.engine.driver.prepare import PreparedRun
 from penstock.engine.driver.progress_hub import ProgressHub
+from penstock.engine.driver.pulse import Pulse
 from penstock.engine.driver.recovery import Recovery
 from penstock.engine.driver.recovery_place import RecoveryPlace, recovery_place
 from penstock.engine.driver.replicas import Replicas
@@ -156,6 +157,7 @@ class Controller:
         self.host = self._make_host(driver_address[0])
         address = self.host.transport.address.replace(*driver_address, 1)
         self.links = HostLinks(self.host, address, roster)
+        self._pulse = Pulse(self.links, PING_S, self._over)
         self.recovery = self._make_recovery()
         self.replicas = self._make_replicas()
         stalls = None if self.recovery is None else self.recovery.stalls
@@ -261,6 +263,7 @@ class Controller:
         self._switch_interval_s = sys.getswitchinterval()
         sys.setswitchinterval(min(self._switch_interval_s, self.settings.tuning.switch_interval_s))
         self._host_thread.start()
+        self._pulse.start()
         self.events.post(lambda: self.machine.registered(DRIVER, self.links.address))
         for number in self.hosts:
             self._launch(number)
@@ -285,7 +288,7 @@ class Controller:
 
     def stop(self) -> None:
         """Ask for an orderly end."""
-        for operator in self._driver_sinks().values():
+        for operator in driver_sinks(self.plan).values():
             operator.stopping()
         self.frames.stop()
         self.events.post(lambda: self.machine.stop_asked(now_ms()))
@@ -347,7 +350,7 @@ class Controller:
 
     def _driver_sink(self, sink: str, node: int, epoch: int, cut_us: int) -> None:
         """Called in the driver host's loop when an epoch is complete at a sink there."""
-        operator = self._driver_sinks().get(sink)
+        operator = driver_sinks(self.plan).get(sink)
         if operator is not None and epoch < EPOCH_END:
             operator.advance(epoch)
         self.events.post(lambda: self._sink(sink, node, epoch, cut_us))
@@ -363,13 +366,20 @@ class Controller:
     def _on_failure(self, error: PenstockError) -> None:
         if self.machine.phase not in (FlowPhase.ENDING, FlowPhase.ENDED):
             # Before the driver's loop closes them, which would look like an orderly end.
-            for operator in self._driver_sinks().values():
+            for operator in driver_sinks(self.plan).values():
                 operator.fail(error)
         self.events.post(lambda: self.machine.failed(error.to_dict()))
 
     # -- the thread ------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._take_turns()
+        except Exception as error:
+            log.exception("the controller's thread failed")
+            self._break_off(InvariantError(f"controller: {type(error).__name__}: {error}"))
+
+    def _take_turns(self) -> None:
         ping_at = progress_at = 0.0
         while not self._over.is_set():
             event = self.events.get(TURN_S)
@@ -391,6 +401,7 @@ class Controller:
         lows = {} if self.recovery is None else self.recovery.lows()
         order = ForgetUpTo(committed, lows)
         self.links.to_all(order)
+        self._pulse.spoken()
         self.host.call(partial(forget, self.host, self.links.agent, order))
         return []
 
@@ -477,7 +488,7 @@ class Controller:
         failure = self.machine.failure
         if failure is not None:
             error = PenstockError.from_dict(dict(failure))
-            for operator in self._driver_sinks().values():
+            for operator in driver_sinks(self.plan).values():
                 operator.fail(error)
         self.links.to_all(EndHost())
         self.host.end()
@@ -534,7 +545,7 @@ class Controller:
             self.events.later(lambda: self.members.take(HostAssigned(DRIVER)))
         else:
             build_nodes(self.host, plan, tracking, assignment)
-            for operator in self._driver_sinks().values():
+            for operator in driver_sinks(self.plan).values():
                 operator.resume(self.resume + 1)
             self.events.post(lambda: self.machine.ready(DRIVER))
         for source in self.memory_sources():
@@ -546,32 +557,43 @@ class Controller:
         self.events.post(lambda: self.machine.host_ended(DRIVER, None))
 
     def _finish(self, effect: Ended) -> None:
-        sys.setswitchinterval(self._switch_interval_s)
-        self.host.transport.close()
-        if self.links.agent is not None:
-            self.links.agent.close()
-        if self.recovery is not None:
-            self.recovery.story.close()
-        if self._place is not None:
-            self._place.close()
-        error = self.frames.close()
-        if effect.failure is not None:
-            error = PenstockError.from_dict(dict(effect.failure))
+        failure = effect.failure
+        self._close(None if failure is None else PenstockError.from_dict(dict(failure)))
+
+    def _break_off(self, error: PenstockError) -> None:
+        """The thread cannot go on: end what can be ended, so that nobody waits for it in vain."""
+        sinks = driver_sinks(self.plan).values()
+        close_all([partial(sink.fail, error) for sink in sinks])
+        close_all([lambda: self.links.to_all(EndHost()), self.host.end, self._launcher.cancel])
+        self._close(error)
+
+    def _close(self, error: PenstockError | None) -> None:
+        """Give everything back; what cannot be closed fails the flow."""
+        failed = close_all([self.frames.close])
+        error = error or failed
         for source in self.memory_sources():
             source.on_push = None
             if error is not None:
                 source.fail(error)
-        for operator in self._driver_sinks().values():
-            operator.end()
-        release_targets(self.plan)
-        if self.store is not None:
-            self.store.close()
-        self._on_progress()
+        failed = close_all(self._closers())
         self._over.set()
-        self._on_ended(error)
+        self._on_ended(error or failed)
 
-    def _driver_sinks(self) -> dict[str, DriverSink]:
-        return driver_sinks(self.plan)
+    def _closers(self) -> Iterator[Callable[[], object]]:
+        yield lambda: sys.setswitchinterval(self._switch_interval_s)
+        yield self.host.transport.close
+        if self.links.agent is not None:
+            yield self.links.agent.close
+        if self.recovery is not None:
+            yield self.recovery.story.close
+        if self._place is not None:
+            yield self._place.close
+        for operator in driver_sinks(self.plan).values():
+            yield operator.end
+        yield lambda: release_targets(self.plan)
+        if self.store is not None:
+            yield self.store.close
+        yield self._on_progress
 
     def memory_sources(self) -> list[MemorySource]:
         """The sources that the driver pushes rows into."""

@@ -21,6 +21,7 @@ from penstock.engine.driver.command_channel import ControlServer
 from penstock.engine.driver.controller import Controller
 from penstock.engine.driver.drills import Drills
 from penstock.engine.driver.launcher import Launcher
+from penstock.engine.driver.listeners import FlowListener, Listeners
 from penstock.engine.driver.live_plan import LivePlan
 from penstock.engine.driver.prepare import PreparedRun
 from penstock.engine.driver.requests import serve
@@ -29,7 +30,7 @@ from penstock.engine.host.clock import now_us
 from penstock.errors import PenstockError, SettingsError, TransientError
 from penstock.planning.promises import notes_of
 
-__all__ = ["FlowListener", "FlowQuery"]
+__all__ = ["FlowQuery"]
 
 log = logging.getLogger(__name__)
 
@@ -40,19 +41,6 @@ END_S = 20.0
 """How long ``start`` waits for the end of a flow that has failed to start."""
 TOLD_S = 0.3
 """How long ``stop`` waits for listeners that are slow to hear of the end."""
-
-
-class FlowListener:
-    """Override what you want to hear of; calls come from a thread of the controller's."""
-
-    def onQueryStarted(self, query: FlowQuery) -> None:
-        """The flow is running."""
-
-    def onQueryProgress(self, progress: FlowProgress) -> None:
-        """A new progress is there."""
-
-    def onQueryTerminated(self, query: FlowQuery, error: PenstockError | None) -> None:
-        """The flow is over."""
 
 
 class FlowQuery:
@@ -75,10 +63,8 @@ class FlowQuery:
         self._control: ControlServer | None = None
         self._drills = Drills(self)
         self._recent: deque[FlowProgress] = deque(maxlen=RECENT)
-        self._listeners: list[FlowListener] = []
+        self._listeners = Listeners()
         self._ended = threading.Event()
-        self._told = threading.Event()
-        """Set when the listeners have heard of the end."""
         self._error: PenstockError | None = None
         try:
             self._controller = Controller(
@@ -186,7 +172,7 @@ class FlowQuery:
         self._drills.close()
         self._controller.stop()
         if self._ended.wait(STOP_S):
-            self._told.wait(TOLD_S)
+            self._listeners.told.wait(TOLD_S)
 
     def exception(self) -> PenstockError | None:
         """What made the flow fail, None if nothing did."""
@@ -397,8 +383,7 @@ class FlowQuery:
 
     def addListener(self, listener: FlowListener) -> None:
         """Call a listener from now on."""
-        self._listeners.append(listener)
-        self._call(listener.onQueryStarted, self)
+        self._listeners.add(listener, self)
 
     def removeListener(self, listener: FlowListener) -> None:
         """Call a listener no more."""
@@ -423,8 +408,7 @@ class FlowQuery:
         if frames:
             progress["sparkStages"] = frames
         self._recent.append(progress)
-        for listener in list(self._listeners):
-            self._call(listener.onQueryProgress, progress)
+        self._listeners.progressed(progress)
 
     def _on_ended(self, error: PenstockError | None) -> None:
         self._error = error
@@ -432,12 +416,4 @@ class FlowQuery:
         if self._control is not None:
             self._control.close()
         self._ended.set()
-        for listener in list(self._listeners):
-            self._call(listener.onQueryTerminated, self, error)
-        self._told.set()
-
-    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
-        try:
-            function(*arguments)
-        except Exception:
-            log.exception("a listener raised")
+        self._listeners.ended(self, error)
