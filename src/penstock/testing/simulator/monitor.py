@@ -193,20 +193,27 @@ class Monitor:
         """A restarted node knows the watermark at its start."""
         if self.world.trace is not None:
             self.world.note(f"{process.name} stands at {effect}")
-        if not process.zombie:
+        # Who feeds nodes that skip epochs may start after one that will yet be cut.
+        if not process.zombie and self._uncut(process.node, effect.epoch) is None:
             self._watermark(process, effect.epoch, effect.watermark_us)
 
     def _not_ahead(self, process: Process, epoch: int) -> None:
-        world = self.world
-        if process.node in world.shape.graph.lossy:
+        if process.node in self.world.shape.graph.lossy:
             return  # who skips epochs has ended them
-        for source, cuts in world.store.cuts.items():
-            cut = cuts[-1].epoch if cuts else -1
-            if cut < epoch and process.node in world.shape.graph.descendants[source]:
-                raise Violation(
-                    "no frontier ahead",
-                    f"{process.name} completes epoch {epoch}, but source {source} has cut {cut}",
-                )
+        source = self._uncut(process.node, epoch)
+        if source is not None:
+            raise Violation(
+                "no frontier ahead",
+                f"{process.name} completes epoch {epoch}, but source {source} has not cut it",
+            )
+
+    def _uncut(self, node: int, epoch: int) -> int | None:
+        """A source above a node that has not come to the end of an epoch, if there is one."""
+        below = self.world.shape.graph.descendants
+        for source, cuts in self.world.store.cuts.items():
+            if (cuts[-1].epoch if cuts else -1) < epoch and node in below[source]:
+                return source
+        return None
 
     def _watermark(self, process: Process, epoch: int, watermark_us: int | None) -> None:
         world = self.world
