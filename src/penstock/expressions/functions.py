@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from penstock.expressions import (
     bits,
+    dates,
     encodings,
     hashes,
     lambdas,
@@ -150,6 +151,7 @@ FUNCTIONS: dict[str, Callable[[Call], Node]] = {
     **strings.FUNCTIONS,
     **numbers.FUNCTIONS,
     **times.FUNCTIONS,
+    **dates.FUNCTIONS,
     **maths.FUNCTIONS,
     **bits.FUNCTIONS,
     **encodings.FUNCTIONS,
