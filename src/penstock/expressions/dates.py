@@ -19,7 +19,10 @@ from penstock.expressions.lists import arrays_of
 from penstock.expressions.nodes import Literal, Node
 from penstock.expressions.types import is_string
 
-__all__ = ["FUNCTIONS"]
+__all__ = [
+    "FUNCTIONS", "MONTHS", "MONTH_NAMES", "WEEKDAYS", "month_index", "named_by",
+    "timestamp_argument", "weekday_of",
+]  # fmt: skip
 
 Build = Callable[[Call], Node]
 _DATE, _TIMESTAMP, _NAIVE = pa.date32(), pa.timestamp("us", "UTC"), pa.timestamp("us")
@@ -39,7 +42,7 @@ def _date(call: Call, index: int) -> Node:
     return call.builder.cast(node, _DATE, call.trees[index])
 
 
-def _timestamp(call: Call, index: int) -> Node:
+def timestamp_argument(call: Call, index: int) -> Node:
     """An argument as a timestamp in UTC, in microseconds."""
     node = call.args[index]
     if not (t.is_date32(node.type) or t.is_timestamp(node.type)) and not is_string(node.type):
@@ -96,9 +99,9 @@ def _month_end(values: Any) -> pa.Array:
 
 
 _WEEK = ["MO", "TU", "WE", "TH", "FR", "SA", "SU"]
-_WEEKDAYS = ["MONDAY", "TUESDAY", "WEDNESDAY", "THURSDAY", "FRIDAY", "SATURDAY", "SUNDAY"]
-_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
-_MONTH_NAMES = [
+WEEKDAYS = ["MONDAY", "TUESDAY", "WEDNESDAY", "THURSDAY", "FRIDAY", "SATURDAY", "SUNDAY"]
+MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+MONTH_NAMES = [
     "January", "February", "March", "April", "May", "June", "July", "August", "September",
     "October", "November", "December",
 ]  # fmt: skip
@@ -107,7 +110,7 @@ _MONTH_NAMES = [
 def _next_day(call: Call) -> Node:
     call.arity(2)
     name = call.constant_string(1).upper()
-    known = {word: i for i, day in enumerate(_WEEKDAYS) for word in (day, day[:3], day[:2])}
+    known = {word: i for i, day in enumerate(WEEKDAYS) for word in (day, day[:3], day[:2])}
     if name not in known:
         call.refuse(f"{name!r} is no day of the week; write it as Mon or Monday", 1)
     return strict(_following, [_date(call, 0)], _DATE, weekday=known[name])
@@ -123,22 +126,22 @@ def _following(values: Any, weekday: int) -> pa.Array:
 def _name_of(names: list[str], place: Callable[[Any], Any]) -> Build:
     def build(call: Call) -> Node:
         call.arity(1)
-        return strict(_named, [_date(call, 0)], pa.string(), names=tuple(names), place=place)
+        return strict(named_by, [_date(call, 0)], pa.string(), names=tuple(names), place=place)
 
     return build
 
 
-def _named(values: Any, names: tuple[str, ...], place: Callable[[Any], Any]) -> pa.Array:
+def named_by(values: Any, names: tuple[str, ...], place: Callable[[Any], Any]) -> pa.Array:
     (values,) = arrays_of(values)
     index = with_nulls(place(_days(values)), pa.int64(), values)
     return pa.array(names).take(index)
 
 
-def _weekday_of(days: Any) -> Any:
+def weekday_of(days: Any) -> Any:
     return (days + 3) % 7
 
 
-def _month_index(days: Any) -> Any:
+def month_index(days: Any) -> Any:
     return _month_of(days)[0] % 12
 
 
@@ -149,13 +152,13 @@ def _weekday(call: Call) -> Node:
 
 def _weekdays(values: Any) -> pa.Array:
     (values,) = arrays_of(values)
-    return with_nulls(_weekday_of(_days(values)).astype(np.int32), pa.int32(), values)
+    return with_nulls(weekday_of(_days(values)).astype(np.int32), pa.int32(), values)
 
 
 def _months_between(call: Call) -> Node:
     call.arity(2, 3)
     rounded = bool(call.constant(2, True))
-    nodes = [_timestamp(call, 0), _timestamp(call, 1)]
+    nodes = [timestamp_argument(call, 0), timestamp_argument(call, 1)]
     return strict(_between, nodes, pa.float64(), rounded=rounded)
 
 
@@ -287,7 +290,7 @@ def _timestamp_add(call: Call) -> Node:
     call.arity(3)
     unit = _unit(call, 0)
     return strict(
-        _added, [_timestamp(call, 2), call.integer(1)], _TIMESTAMP, fallible=True, unit=unit
+        _added, [timestamp_argument(call, 2), call.integer(1)], _TIMESTAMP, fallible=True, unit=unit
     )
 
 
@@ -305,7 +308,7 @@ def _added(values: Any, count: Any, unit: str) -> pa.Array:
 def _timestamp_diff(call: Call) -> Node:
     call.arity(3)
     unit = _unit(call, 0)
-    nodes = [_timestamp(call, 1), _timestamp(call, 2)]
+    nodes = [timestamp_argument(call, 1), timestamp_argument(call, 2)]
     return strict(_difference, nodes, pa.int64(), unit=unit)
 
 
@@ -346,7 +349,7 @@ _FIELDS = {
 
 def _iso_weekday(values: Any) -> pa.Array:
     (values,) = arrays_of(values)
-    return with_nulls((_weekday_of(_days(values)) + 1).astype(np.int32), pa.int32(), values)
+    return with_nulls((weekday_of(_days(values)) + 1).astype(np.int32), pa.int32(), values)
 
 
 def _iso_year(values: Any) -> pa.Array:
@@ -370,230 +373,14 @@ def _as_date(values: Any) -> Any:
     return pc.cast(values, _DATE)
 
 
-# -- formats ---------------------------------------------------------------------------------------
-
-
-def _pieces(call: Call, text: str, index: int) -> list[tuple[str, int]]:
-    """A pattern as (letter, count) and (text, 0)."""
-    made: list[tuple[str, int]] = []
-    i = 0
-    while i < len(text):
-        letter = text[i]
-        if letter == "'":
-            end = text.find("'", i + 1)
-            if end < 0:
-                call.refuse(f"the pattern {text!r} has an open quote", index)
-            made.append((text[i + 1 : end] or "'", 0))
-            i = end + 1
-        elif letter.isascii() and letter.isalpha():
-            count = len(text) - i - len(text[i:].lstrip(letter))
-            if (letter, count) not in _SHOWN and letter not in "S":
-                call.refuse(f"{letter * count!r} in the pattern {text!r} is not supported", index)
-            made.append((letter, count))
-            i += count
-        else:
-            made.append((letter, 0))
-            i += 1
-    return made
-
-
-_SHOWN = {
-    ("y", 1), ("y", 2), ("y", 4), ("M", 1), ("M", 2), ("M", 3), ("M", 4), ("d", 1), ("d", 2),
-    ("H", 1), ("H", 2), ("h", 1), ("h", 2), ("m", 1), ("m", 2), ("s", 1), ("s", 2), ("a", 1),
-    ("E", 1), ("E", 3), ("E", 4), ("D", 1), ("D", 3), ("Q", 1), ("X", 1), ("X", 3), ("z", 1),
-}  # fmt: skip
-
-
-def _date_format(call: Call) -> Node:
-    call.arity(2)
-    pieces = _pieces(call, call.constant_string(1), 1)
-    return strict(_shown, [_timestamp(call, 0)], pa.string(), pieces=tuple(pieces))
-
-
-def _from_unixtime(call: Call) -> Node:
-    call.arity(1, 2)
-    pattern = call.constant(1, "yyyy-MM-dd HH:mm:ss")
-    pieces = _pieces(call, str(pattern), 1)
-    stamp = call.builder.cast(call.integer(0), _TIMESTAMP, call.tree)
-    return strict(_shown, [stamp], pa.string(), fallible=stamp.fallible, pieces=tuple(pieces))
-
-
-def _shown(values: Any, pieces: tuple[tuple[str, int], ...]) -> pa.Array:
-    (values,) = arrays_of(values)
-    if not pieces:
-        return pc.if_else(values.is_valid(), "", pa.scalar(None, pa.string()))
-    columns = [_text_of(values, letter, count) for letter, count in pieces]
-    return pc.binary_join_element_wise(*columns, "")
-
-
-def _text_of(values: pa.Array, letter: str, count: int) -> Any:
-    if not count:
-        return pc.if_else(values.is_valid(), letter, pa.scalar(None, pa.string()))
-    if letter == "S":
-        micros = pc.add(pc.multiply(pc.millisecond(values), 1000), pc.microsecond(values))
-        digits = pc.utf8_lpad(micros.cast(pa.string()), 6, "0")
-        return pc.utf8_slice_codeunits(pc.utf8_rpad(digits, count, "0"), 0, count)
-    if letter in "Xz":
-        return _text_of(values, "UTC" if letter == "z" else "Z", 0)
-    if letter in "aEMQ" and (letter, count) not in {("M", 1), ("M", 2), ("Q", 1)}:
-        return _word_of(values, letter, count)
-    if (letter, count) == ("y", 2):
-        number = pc.subtract(
-            pc.year(values), pc.multiply(pc.floor(pc.divide(pc.year(values), 100)), 100)
-        )
-    else:
-        number = _NUMBERS[letter](values)
-    text = number.cast(pa.int64()).cast(pa.string())
-    return pc.utf8_lpad(text, count, "0")
-
-
-def _hour_of_12(values: Any) -> Any:
-    return pc.add(
-        pc.subtract(
-            pc.add(pc.hour(values), 11), pc.multiply(12, pc.divide(pc.add(pc.hour(values), 11), 12))
-        ),
-        1,
-    )
-
-
-_NUMBERS: dict[str, Callable[[Any], Any]] = {
-    "y": pc.year, "M": pc.month, "d": pc.day, "H": pc.hour, "h": _hour_of_12, "m": pc.minute,
-    "s": pc.second, "D": pc.day_of_year, "Q": pc.quarter,
-}  # fmt: skip
-
-
-def _word_of(values: pa.Array, letter: str, count: int) -> pa.Array:
-    if letter == "a":
-        return pc.if_else(pc.less(pc.hour(values), 12), "AM", "PM")
-    days = pc.cast(values.cast(_NAIVE), _DATE)
-    if letter == "M":
-        return _named(days, tuple(_MONTHS if count == 3 else _MONTH_NAMES), _month_index)
-    names = [name.capitalize() for name in _WEEKDAYS]
-    return _named(days, tuple(names if count == 4 else [name[:3] for name in names]), _weekday_of)
-
-
-# -- reading ---------------------------------------------------------------------------------------
-
-
-def _read(kind: pa.DataType, *, attempt: bool = False) -> Build:
-    """to_timestamp and the like, with or without a pattern."""
-
-    def build(call: Call) -> Node:
-        call.arity(1, 2)
-        if len(call.args) == 1 or not is_string(call.args[0].type):
-            return call.builder.cast(call.args[0], kind, call.tree, attempt=attempt)
-        return times.read_time(call, kind, attempt=attempt)
-
-    return build
-
-
-def _to_unix(call: Call) -> Node:
-    call.arity(1, 2)
-    if is_string(call.args[0].type):
-        pattern = call.constant(1, "yyyy-MM-dd HH:mm:ss") if len(call.args) == 2 else None
-        node = (
-            call.builder.cast(call.args[0], _TIMESTAMP, call.tree)
-            if pattern is None
-            else times.read_time(call, _TIMESTAMP)
-        )
-        return strict(_seconds, [node], pa.int64(), fallible=node.fallible)
-    return times.truncated_seconds(Call(call.builder, call.name, call.trees[:1], call.tree))
-
-
-def _seconds(values: Any) -> pa.Array:
-    (values,) = arrays_of(values)
-    micros = values.cast(pa.int64())
-    return with_nulls(values_of(micros) // 1_000_000, pa.int64(), micros)
-
-
-# -- time zones ------------------------------------------------------------------------------------
-
-
-def _zone(call: Call, index: int) -> str:
-    name = call.constant_string(index)
-    try:
-        pc.local_timestamp(pa.array([0], pa.timestamp("us", name)))
-    except pa.ArrowInvalid:
-        call.refuse(f"{name!r} is no time zone; write it as Europe/Berlin or +02:00", index)
-    return name
-
-
-def _shifted(*, to_utc: bool) -> Build:
-    """from_utc_timestamp and to_utc_timestamp: what a clock shows elsewhere."""
-
-    def build(call: Call) -> Node:
-        call.arity(2)
-        zone = _zone(call, 1)
-        kernel = _to_utc if to_utc else _from_utc
-        return strict(kernel, [_timestamp(call, 0)], _TIMESTAMP, zone=zone)
-
-    return build
-
-
-def _from_utc(values: Any, zone: str) -> pa.Array:
-    (values,) = arrays_of(values)
-    there = values.cast(pa.timestamp("us", zone))
-    return pc.local_timestamp(there).cast(_TIMESTAMP)
-
-
-def _to_utc(values: Any, zone: str) -> pa.Array:
-    """A time that the clock skips counts as the hour before; one that comes twice is the first."""
-    (values,) = arrays_of(values)
-    local = values.cast(_NAIVE)
-    options = {"timezone": zone, "ambiguous": "earliest", "nonexistent": "latest"}
-    made = pc.assume_timezone(local, **options)
-    # Spark moves what does not exist by the length of the gap.
-    back = pc.local_timestamp(made)
-    gap = pc.not_equal(back, local)
-    if pc.any(gap).as_py():
-        hour = pa.scalar(3_600_000_000, pa.duration("us"))
-        before = pc.assume_timezone(pc.subtract(local, hour), **options)
-        made = pc.if_else(gap, pc.add(before, hour), made)
-    return made.cast(_TIMESTAMP)
-
-
-def _convert(call: Call) -> Node:
-    """convert_timezone(from, to, time): of a time without zone."""
-    call.arity(2, 3)
-    zones = [_zone(call, i) for i in range(len(call.args) - 1)]
-    source = zones[0] if len(zones) == 2 else "UTC"
-    last = len(call.args) - 1
-    node = call.builder.cast(call.args[last], _NAIVE, call.trees[last])
-    return strict(_converted, [node], _NAIVE, source=source, to=zones[-1])
-
-
-def _converted(values: Any, source: str, to: str) -> pa.Array:
-    (values,) = arrays_of(values)
-    return _from_utc(_to_utc(values.cast(_TIMESTAMP), source), to).cast(_NAIVE)
-
-
-def _window_time(call: Call) -> Node:
-    """The last moment of a window: what its rows count as."""
-    call.arity(1)
-    kind = call.args[0].type
-    if not t.is_struct(kind) or kind.get_field_index("end") < 0:
-        call.refuse(f"takes a window, but it is {kind}", 0)
-    end = kind.field("end").type
-    return strict(_before_end, [call.args[0]], end)
-
-
-def _before_end(values: Any) -> Any:
-    return pc.subtract(pc.struct_field(values, "end"), pa.scalar(1, pa.duration("us")))
-
-
-def _time_zone(call: Call) -> Node:
-    call.arity(0)
-    return Literal(pa.scalar("UTC"))
-
-
 FUNCTIONS: dict[str, Build] = {
     "add_months": _add_months,
     "last_day": _last_day,
     "next_day": _next_day,
     "months_between": _months_between,
     "trunc": _trunc,
-    "dayname": _name_of([name.capitalize()[:3] for name in _WEEKDAYS], _weekday_of),
-    "monthname": _name_of(_MONTHS, _month_index),
+    "dayname": _name_of([name.capitalize()[:3] for name in WEEKDAYS], weekday_of),
+    "monthname": _name_of(MONTHS, month_index),
     "weekday": _weekday,
     "make_date": _make_date,
     "make_timestamp": _make_timestamp(_TIMESTAMP),
@@ -610,21 +397,6 @@ FUNCTIONS: dict[str, Build] = {
     "extract": _part,
     "dateadd": times.FUNCTIONS["date_add"],
     "date_from_unix_date": _from_days,
-    "date_format": _date_format,
-    "from_unixtime": _from_unixtime,
-    "to_date": _read(_DATE),
-    "to_timestamp": _read(_TIMESTAMP),
-    "to_timestamp_ltz": _read(_TIMESTAMP),
-    "to_timestamp_ntz": _read(_NAIVE),
-    "try_to_date": _read(_DATE, attempt=True),
-    "try_to_timestamp": _read(_TIMESTAMP, attempt=True),
-    "to_unix_timestamp": _to_unix,
-    "unix_timestamp": _to_unix,
-    "from_utc_timestamp": _shifted(to_utc=False),
-    "to_utc_timestamp": _shifted(to_utc=True),
-    "convert_timezone": _convert,
-    "current_timezone": _time_zone,
-    "window_time": _window_time,
     "extract yearofweek": _on_date(_iso_year, pa.int32()),
     "extract dayofweek_iso": _on_date(_iso_weekday, pa.int32()),
     "extract dow_iso": _on_date(_iso_weekday, pa.int32()),

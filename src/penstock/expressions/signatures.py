@@ -155,10 +155,10 @@ round(col, scale=None)
 sec(col)
 shiftLeft(col, numBits) -> shiftleft
 shiftleft(col, numBits)
-shiftRight(col, numBits) -> shiftright
 shiftright(col, numBits)
-shiftrightunsigned(col, numBits)
+shiftRight(col, numBits) -> shiftright
 shiftRightUnsigned(col, numBits) -> shiftrightunsigned
+shiftrightunsigned(col, numBits)
 sign(col)
 signum(col)
 sin(col)
@@ -360,6 +360,13 @@ struct(*cols)
 transform_keys(col, f: function)
 transform_values(col, f: function)
 """,
+    "JSON and CSV": """
+from_json(col, schema: value, options: value = None)
+get_json_object(col, path: value)
+json_array_length(col)
+json_object_keys(col)
+to_json(col, options: value = None)
+""",
     "Hashes": """
 crc32(col)
 hash(*cols)
@@ -368,6 +375,14 @@ sha(col)
 sha1(col)
 sha2(col, numBits)
 xxhash64(*cols)
+""",
+    "Rows from a row": """
+explode(col)
+explode_outer(col)
+inline(col)
+inline_outer(col)
+posexplode(col)
+posexplode_outer(col)
 """,
     "Aggregates": """
 any_value(col, ignoreNulls=None)
