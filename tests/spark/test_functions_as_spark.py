@@ -16,9 +16,13 @@ import pyspark.sql.functions as spark_functions
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock import Flow
 from penstock import functions as our_functions
 from penstock.expressions import compile_expression
-from penstock.expressions.signatures import GROUPS, SIGNATURES
+from penstock.expressions.signatures import SIGNATURES
+from penstock.operators.base import SourceOperator
+from penstock.operators.project import Select
+from penstock.testing.harness import Harness
 
 HERE = Path(__file__).parent
 WHEN = [
@@ -87,6 +91,36 @@ ROWS = pa.table(
     }
 )  # fmt: skip
 
+JSON = [
+    '{"a": 1, "b": "x", "c": [1, 2, null], "d": {"e": 1.5, "f": {"g": true}}}',
+    '{"a": "1", "b": 5, "c": [], "d": {"e": "NaN"}}',
+    '{"t": "2024-02-29T10:11:12.5Z", "x": "2024-02-29"}',
+    '{"a": 99999999999, "b": null, "c": null, "d": null, "b": "later"}',
+    '{"b": "q\\"uo\\\\te\\n\\u00e9", "a": -7, "c": [ 3 , {"z": 1} ]}',
+    '{"d": {"e": 1e3, "h": [ "k  k" , 1 ] } }',
+    '{"a": 1,, "b": "x"}',
+    '{"a": 1} trailing',
+    "[1, 2, 3]",
+    "[{}, []]",
+    "",
+    "null",
+    '  {"a":2.5,"b":true,"m":12.345,"p":true,"q":"true"}  ',
+    None,
+    '{"a": 1, "b": "unfinished',
+    '{"b": {"n": [1, 2.50, "s"]}, "a": 3, "c": [[1], [2, 3]]}',
+    "{}",
+    "5",
+    '"text"',
+    '{"a": NaN, "b": "nan", "d": {"e": -Infinity}}',
+    '{"a": 1, "a": 2, "b": "twice"}',
+    '{"a": 1, "b": "x"}{"a": 2}',
+    '{"A": 1, "B": "case"}',
+    '{"a": 01}',
+    '{"a": 1, "b": "line\nbreak"}',
+    '{"a": 3, "b": "fine", "c": [7]}',
+    '{"a": 4, "b": "as well"}',
+]
+
 NAMES = {
     "Decimal": Decimal,
     "date": date,
@@ -135,9 +169,9 @@ def kind(of: pa.DataType) -> Any:
     return str(of)
 
 
-def ours(text: str) -> pa.ChunkedArray:
-    compiled = compile_expression(made(text, our_functions), ROWS.schema, what="select")
-    values = [compiled.evaluate(batch) for batch in ROWS.to_batches(max_chunksize=2)]
+def ours(text: str, rows: pa.Table) -> pa.ChunkedArray:
+    compiled = compile_expression(made(text, our_functions), rows.schema, what="select")
+    values = [compiled.evaluate(batch) for batch in rows.to_batches(max_chunksize=2)]
     return pa.chunked_array(values, compiled.type)
 
 
@@ -159,11 +193,11 @@ def theirs(view: Any, texts: list[str]) -> dict[str, Any]:
     return found
 
 
-def difference(text: str, spark: Any) -> str | None:
+def difference(text: str, spark: Any, rows: pa.Table) -> str | None:
     if isinstance(spark, Exception):
         return f"{text}: Spark raises {str(spark)[:300]}"
     try:
-        mine = ours(text)
+        mine = ours(text, rows)
     except Exception as error:
         return f"{text}: {type(error).__name__}: {error}"
     expected, got = ([plain(value) for value in one.to_pylist()] for one in (spark, mine))
@@ -175,33 +209,28 @@ def difference(text: str, spark: Any) -> str | None:
 FAMILIES = sorted(path.name for path in (HERE / "functions_as_spark").glob("*.txt"))
 
 
-@pytest.fixture
-def rows(spark: SparkSession) -> Any:
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
-    return spark.createDataFrame(ROWS)
-
-
 @pytest.mark.parametrize("family", FAMILIES)
-def test_results_and_types_are_sparks(rows: Any, family: str) -> None:
+def test_results_and_types_are_sparks(spark: SparkSession, family: str) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    rows = pa.table({"j": JSON}) if family == "json.txt" else ROWS
     texts = expressions(family)
-    found = theirs(rows, texts)
-    problems = [problem for text in texts if (problem := difference(text, found[text]))]
+    found = theirs(spark.createDataFrame(rows), texts)
+    problems = [problem for text in texts if (problem := difference(text, found[text], rows))]
     assert not problems, "\n".join(problems)
 
 
 def test_every_function_is_compared() -> None:
-    used = {name for family in FAMILIES for text in expressions(family) for name in calls(text)}
-    assert sorted(set(SIGNATURES) - used - set(compared_elsewhere())) == []
+    files = [*FAMILIES, "aggregates.list", "rows_from_a_row.list"]
+    used = {name for file in files for text in expressions(file) for name in calls(text)}
+    assert sorted(set(SIGNATURES) - used - ORDERED) == []
+
+
+ORDERED = {"first", "first_value", "last", "last_value", "window_time"}
+"""Of event time, which is not a matter of single rows: see tests/unit/operators/test_terms.py."""
 
 
 def calls(text: str) -> list[str]:
     return re.findall(r"\bF\.(\w+)", text)
-
-
-def compared_elsewhere() -> list[str]:
-    """Aggregates, which make one row of many, and functions that make several of one."""
-    groups = [GROUPS.get("Aggregates", ""), GROUPS.get("Rows from a row", "")]
-    return [line.partition("(")[0] for lines in groups for line in lines.split("\n") if line]
 
 
 @pytest.mark.parametrize("name", sorted(SIGNATURES))
@@ -211,3 +240,86 @@ def test_the_parameters_are_pysparks(name: str) -> None:
     assert [(one.name, one.kind, one.default) for one in mine.values()] == [
         (one.name, one.kind, one.default) for one in theirs.values()
     ]
+
+
+ROWS_FROM_A_ROW = expressions("rows_from_a_row.list")
+
+
+@pytest.mark.parametrize("outer", [False, True])
+def test_rows_from_a_row_are_sparks(spark: SparkSession, outer: bool) -> None:
+    frame = spark.createDataFrame(ROWS)
+    for text in (one for one in ROWS_FROM_A_ROW if ("_outer" in one) == outer):
+        expected = frame.select("i", made(text, spark_functions)).toArrow()
+        operator = Select(["i", made(text, our_functions)])
+        (schema,) = operator.output_schemas([ROWS.schema])
+        kernel = operator.kernel()
+        mine = pa.Table.from_batches([kernel(one) for one in ROWS.to_batches(3)], schema)
+        assert plain(mine.to_pylist()) == plain(expected.to_pylist()), text
+        assert [kind(one.type) for one in schema] == [kind(one.type) for one in expected.schema]
+
+
+AGGREGATES = expressions("aggregates.list")
+
+
+def test_aggregates_are_sparks(spark: SparkSession) -> None:
+    """Grouped, with a group of nulls and one of a single row; the rows come in three batches."""
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    rows = aggregated_rows()
+    frame = spark.createDataFrame(rows).groupBy("key")
+    columns = [made(text, spark_functions).alias(f"c{i}") for i, text in enumerate(AGGREGATES)]
+    expected = sorted(frame.agg(*columns).toArrow().to_pylist(), key=lambda row: row["key"])
+    types = frame.agg(*columns).toArrow().schema
+    stream = Flow().memory(rows.schema).groupBy("key")
+    problems = []
+    for i, text in enumerate(AGGREGATES):
+        stage = stream.agg(made(text, our_functions).alias("c"))._stage
+        got = aggregated(stage, rows)
+        mine = [plain(row["c"]) for row in got.to_pylist()]
+        theirs = [plain(row[f"c{i}"]) for row in expected]
+        if "collect" in text or "array_agg" in text:
+            theirs = [sorted(one, key=repr) for one in theirs]
+            mine = [sorted(one, key=repr) for one in mine]
+        found, wanted = got.schema.field("c").type, types.field(f"c{i}").type
+        if (mine, kind(found)) != (theirs, kind(wanted)):
+            problems.append(f"{text}:\n  ours  {mine} {found}\n  Spark {theirs} {wanted}")
+    assert not problems, "\n".join(problems)
+
+
+def aggregated_rows() -> pa.Table:
+    keys = ["a", "b", "a", "c", "a", "a", "c", "a", "a"]
+    return pa.table(
+        {
+            "key": keys,
+            "i": pa.array([3, 7, 1, None, 3, -5, None, None, 1], pa.int32()),
+            "l": pa.array([10, 2**62, 12, None, 11, 9, None, 10, 11], pa.int64()),
+            "d": pa.array([1.5, 2.0, 1e8 + 0.5, None, 1e8, 2.5, None, None, 1e8 + 1.25]),
+            "z": pa.array([1.5, math.nan, -0.0, None, 0.0, math.inf, None, math.nan, 2.0]),
+            "m": pa.array(
+                [
+                    Decimal(x) if x else None
+                    for x in ("1.50", "2.25", "3.10", "", "9.99", "-1.00", "", "1.50", "0.05")
+                ],
+                pa.decimal128(6, 2),
+            ),
+            "s": pa.array(["x", "y", "z", None, "x", "", None, None, "ä"]),
+            "p": pa.array([True, False, True, None, None, False, None, True, True]),
+            "x": pa.array(
+                [date(2024, 1, day) if day else None for day in (3, 1, 2, 0, 9, 4, 0, 0, 9)]
+            ),
+            "e": pa.array([2.0, 1.0, 4.0, None, 6.5, 8.0, 1.0, None, 1.0]),
+        }
+    )
+
+
+def aggregated(stage: Any, rows: pa.Table) -> pa.Table:
+    """What the stage makes of the rows, with what comes before it."""
+    before = stage.inputs[0].stage.operator
+    batches = rows.to_batches(3)
+    if not isinstance(before, SourceOperator):
+        kernel = before.kernel()
+        batches = [kernel(batch) for batch in batches]
+    harness = Harness(stage.operator)
+    for batch in batches:
+        harness.recv(batch, epoch=0)
+    harness.complete(0)
+    return harness.table().sort_by("key")

@@ -220,6 +220,8 @@ class _Plan:
             raise SchemaError(
                 f"agg: {function} takes {least} column(s), got {len(arguments)} argument(s)"
             )
+        if found == "percentile" and len(options) == 2 and _constant(options[1]) != 1:
+            raise SchemaError("agg: percentile with a frequency is not supported")
         names = [self._input(column) for column in columns]
         return Aggregate(
             found, names[0], function, tuple(names[1:]), tuple(_constant(one) for one in options)

@@ -10,15 +10,21 @@ import pyarrow.compute as pc
 
 from penstock.expressions import (
     bits,
+    date_formats,
+    dates,
     encodings,
     hashes,
+    json_functions,
     lambdas,
+    list_building,
     list_functions,
     maps,
     maths,
     numbers,
     regexes,
     strings,
+    text_functions,
+    time_zones,
     times,
 )
 from penstock.expressions.call import Call
@@ -31,11 +37,15 @@ from penstock.expressions.types import operand_type
 if TYPE_CHECKING:
     from penstock.expressions.build import ExpressionBuilder
 
-__all__ = ["FUNCTIONS", "build_call"]
+__all__ = ["FUNCTIONS", "GENERATORS", "build_call"]
 
 _AGGREGATES = frozenset(
     ["count", "sum", "avg", "mean", "min", "max", "first", "last", "collect_list", "collect_set"]
 )
+GENERATORS = frozenset(
+    ["explode", "explode_outer", "posexplode", "posexplode_outer", "inline", "inline_outer"]
+)
+"""Functions that make several rows of one; see :mod:`penstock.expressions.generators`."""
 _UNREPEATABLE = frozenset(
     ["current_timestamp", "current_date", "now", "localtimestamp", "rand", "randn", "random",
      "uuid", "monotonically_increasing_id", "shuffle", "input_file_name"]
@@ -65,6 +75,13 @@ def build_call(builder: ExpressionBuilder, name: str, trees: list[Any], tree: An
             f"{lowered} is an aggregate; use groupBy(...).agg(F.{lowered}(...))", tree,
             function=lowered,
         )  # fmt: skip
+    if lowered in GENERATORS:
+        builder.refuse(
+            f"{lowered} makes several rows of one: it stands alone in a select, as "
+            f"select('*', F.{lowered}(...))",
+            tree,
+            function=lowered,
+        )
     if lowered in _UNREPEATABLE:
         builder.refuse(
             f"{lowered} gives another result each time, so a replay after a failure could not "
@@ -150,17 +167,23 @@ FUNCTIONS: dict[str, Callable[[Call], Node]] = {
     **strings.FUNCTIONS,
     **numbers.FUNCTIONS,
     **times.FUNCTIONS,
+    **dates.FUNCTIONS,
+    **date_formats.FUNCTIONS,
+    **time_zones.FUNCTIONS,
     **maths.FUNCTIONS,
     **bits.FUNCTIONS,
     **encodings.FUNCTIONS,
+    **text_functions.FUNCTIONS,
     **regexes.FUNCTIONS,
     **hashes.FUNCTIONS,
+    **json_functions.FUNCTIONS,
     **list_functions.FUNCTIONS,
+    **list_building.FUNCTIONS,
     **maps.FUNCTIONS,
     **lambdas.FUNCTIONS,
     **{name: _cast(kind) for name, kind in _TYPES.items()},
     "reverse": _of_lists(list_functions.reverse_list, strings.FUNCTIONS["reverse"]),
-    "concat": _of_lists(list_functions.concat_lists, strings.FUNCTIONS["concat"]),
+    "concat": _of_lists(list_building.concat_lists, strings.FUNCTIONS["concat"]),
     "coalesce": _coalesce,
     "ifnull": _coalesce,
     "nvl": _coalesce,

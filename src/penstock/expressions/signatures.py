@@ -8,6 +8,7 @@ What the functions compute is in the table of :mod:`penstock.expressions.functio
 in :mod:`penstock.operators.aggregate_functions`.
 """
 
+# ruff: noqa: E501
 from __future__ import annotations
 
 import ast
@@ -152,12 +153,12 @@ radians(col)
 rint(col)
 round(col, scale=None)
 sec(col)
-shiftleft(col, numBits)
 shiftLeft(col, numBits) -> shiftleft
+shiftleft(col, numBits)
 shiftright(col, numBits)
 shiftRight(col, numBits) -> shiftright
-shiftrightunsigned(col, numBits)
 shiftRightUnsigned(col, numBits) -> shiftrightunsigned
+shiftrightunsigned(col, numBits)
 sign(col)
 signum(col)
 sin(col)
@@ -243,31 +244,66 @@ upper(col)
 url_encode(str)
 """,
     "Dates and times": """
+add_months(start, months)
+convert_timezone(sourceTz, targetTz, sourceTs)
+current_timezone()
 date_add(start, days)
 date_diff(end, start)
+date_format(date, format: value)
+date_from_unix_date(days)
+date_part(field, source)
 date_sub(start, days)
 date_trunc(format: value, timestamp)
+dateadd(start, days)
 datediff(end, start)
+datepart(field, source)
 day(col)
+dayname(col)
 dayofmonth(col)
 dayofweek(col)
 dayofyear(col)
+extract(field, source)
+from_unixtime(timestamp, format: value = 'yyyy-MM-dd HH:mm:ss')
+from_utc_timestamp(timestamp, tz: value)
 hour(col)
+last_day(date)
+make_date(year, month, day)
+make_dt_interval(days=None, hours=None, mins=None, secs=None)
+make_timestamp(years=None, months=None, days=None, hours=None, mins=None, secs=None, timezone=None, date=None, time=None)
+make_timestamp_ltz(years, months, days, hours, mins, secs, timezone=None)
+make_timestamp_ntz(years=None, months=None, days=None, hours=None, mins=None, secs=None, date=None, time=None)
 minute(col)
 month(col)
+monthname(col)
+months_between(date1, date2, roundOff=True)
+next_day(date, dayOfWeek: value)
 quarter(col)
 second(col)
+timestamp_add(unit: value, quantity, ts)
+timestamp_diff(unit: value, start, end)
 timestamp_micros(col)
 timestamp_millis(col)
 timestamp_seconds(col)
 to_date(col, format: value = None)
 to_timestamp(col, format: value = None)
+to_timestamp_ltz(timestamp, format=None)
+to_timestamp_ntz(timestamp, format=None)
+to_unix_timestamp(timestamp, format=None)
+to_utc_timestamp(timestamp, tz: value)
+trunc(date, format: value)
+try_make_timestamp(years=None, months=None, days=None, hours=None, mins=None, secs=None, timezone=None, date=None, time=None)
+try_make_timestamp_ltz(years, months, days, hours, mins, secs, timezone=None)
+try_make_timestamp_ntz(years=None, months=None, days=None, hours=None, mins=None, secs=None, date=None, time=None)
+try_to_date(col, format: value = None)
+try_to_timestamp(col, format=None)
 unix_date(col)
 unix_micros(col)
 unix_millis(col)
 unix_seconds(col)
 unix_timestamp(timestamp=None, format: value = 'yyyy-MM-dd HH:mm:ss')
+weekday(col)
 weekofyear(col)
+window_time(windowColumn)
 year(col)
 """,
     "Arrays": """
@@ -324,6 +360,13 @@ struct(*cols)
 transform_keys(col, f: function)
 transform_values(col, f: function)
 """,
+    "JSON and CSV": """
+from_json(col, schema: value, options: value = None)
+get_json_object(col, path: value)
+json_array_length(col)
+json_object_keys(col)
+to_json(col, options: value = None)
+""",
     "Hashes": """
 crc32(col)
 hash(*cols)
@@ -332,6 +375,14 @@ sha(col)
 sha1(col)
 sha2(col, numBits)
 xxhash64(*cols)
+""",
+    "Rows from a row": """
+explode(col)
+explode_outer(col)
+inline(col)
+inline_outer(col)
+posexplode(col)
+posexplode_outer(col)
 """,
     "Aggregates": """
 any_value(col, ignoreNulls=None)

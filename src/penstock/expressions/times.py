@@ -16,7 +16,7 @@ from penstock.expressions.coerce import coerced, strict
 from penstock.expressions.nodes import Node
 from penstock.expressions.types import is_string, utc_type
 
-__all__ = ["FUNCTIONS"]
+__all__ = ["FUNCTIONS", "read_time"]
 
 Build = Callable[[Call], Node]
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -162,23 +162,17 @@ def _timestamp(values: Any, factor: int) -> Any:
     return values.cast(_TIMESTAMP)
 
 
-def _to(target: pa.DataType) -> Build:
-    """to_timestamp and to_date: CAST, or a fixed pattern of digits."""
-
-    def build(call: Call) -> Node:
-        call.arity(1, 2)
-        if len(call.args) == 1:
-            return call.builder.cast(call.args[0], target, call.tree)
-        return strict(
-            texts.to_time,
-            [call.string(0)],
-            target,
-            fallible=True,
-            target=target,
-            pattern=_pattern(call, call.constant_string(1)),
-        )
-
-    return build
+def read_time(call: Call, target: pa.DataType, *, attempt: bool = False) -> Node:
+    """A text read by a pattern, the call's second argument."""
+    return strict(
+        texts.to_time,
+        [call.string(0)],
+        target,
+        fallible=not attempt,
+        target=target,
+        attempt=attempt,
+        pattern=_pattern(call, call.constant_string(1)),
+    )
 
 
 def _pattern(call: Call, text: str) -> str:
@@ -250,15 +244,12 @@ FUNCTIONS: dict[str, Build] = {
     "minute": _field(pc.minute, clock=True),
     "second": _field(pc.second, clock=True),
     "date_trunc": _date_trunc,
-    "unix_timestamp": _unix("s", truncate=True),
     "unix_seconds": _unix("s"),
     "unix_millis": _unix("ms"),
     "unix_micros": _unix("us"),
     "timestamp_seconds": _from_ticks("s"),
     "timestamp_millis": _from_ticks("ms"),
     "timestamp_micros": _from_ticks("us"),
-    "to_timestamp": _to(_TIMESTAMP),
-    "to_date": _to(pa.date32()),
     "date_add": _date_add("+"),
     "date_sub": _date_add("-"),
     "datediff": _date_diff,
@@ -271,3 +262,6 @@ for _name in ("year", "quarter", "month", "day", "hour", "minute"):
 FUNCTIONS["extract week"] = FUNCTIONS["weekofyear"]
 FUNCTIONS["extract doy"] = FUNCTIONS["dayofyear"]
 FUNCTIONS["extract dow"] = FUNCTIONS["extract dayofweek"] = FUNCTIONS["dayofweek"]
+
+truncated_seconds = _unix("s", truncate=True)
+"""unix_timestamp of a date or a timestamp."""

@@ -319,7 +319,7 @@ AGGREGATES: dict[str, AggregateKind] = {
     "listagg_distinct": AggregateKind((_SET,), _joined, "string", options=1),
     "mode": AggregateKind((_LIST,), _mode, "order", options=1),
     "median": AggregateKind((_LIST,), _median, "number"),
-    "percentile": AggregateKind((_LIST,), _percentile, "number", options=1),
+    "percentile": AggregateKind((_LIST,), _percentile, "number", options=2),
     "percentile_approx": AggregateKind((_LIST,), _percentile_approx, "number", options=2),
     "max_by": AggregateKind(
         (Partial("top", "top", "pair"),), lambda get, one: _value(get, one, "top"), columns=2

@@ -10,7 +10,9 @@ import pyarrow.compute as pc
 
 from penstock.errors import SchemaError, require
 from penstock.expressions import Column, Compiled, compile_expression, describe_expression
-from penstock.expressions.column import refuse_foreign
+from penstock.expressions.column import parsed, refuse_foreign
+from penstock.expressions.functions import GENERATORS
+from penstock.expressions.generators import Generator, generator_of
 from penstock.operators.base import Kernel, StatelessOperator
 
 __all__ = ["Select", "WithColumn", "WithColumns"]
@@ -21,6 +23,7 @@ class _Projection(StatelessOperator):
 
     def __init__(self) -> None:
         self._columns: list[int | Compiled] | None = None
+        self._generator: Generator | None = None
         self._schema: pa.Schema | None = None
 
     def _project(
@@ -41,8 +44,16 @@ class _Projection(StatelessOperator):
         columns, schema = self._columns, self._schema
         require(columns is not None, f"{self.kind}: kernel() before output_schemas()")
         made = list(columns or ())
+        generator = self._generator
 
         def projected(batch: pa.RecordBatch) -> pa.RecordBatch:
+            if generator is not None:
+                rows, new = generator.made(batch)
+                taken = batch.take(pa.array(rows))
+                batch = pa.RecordBatch.from_arrays(
+                    [*taken.columns, *new],
+                    names=[str(i) for i in range(len(taken.columns) + len(new))],
+                )
             arrays = [
                 batch.column(one) if isinstance(one, int) else one.evaluate(batch) for one in made
             ]
@@ -69,9 +80,19 @@ class Select(_Projection):
     def output_schemas(self, inputs: Sequence[pa.Schema]) -> tuple[pa.Schema, ...]:
         (schema,) = inputs
         chosen: list[tuple[str, int | Compiled]] = []
+        new: list[pa.Field] = []
         for item in self.columns:
-            chosen.extend(_select_item(item, schema))
-        return self._project(schema, chosen)
+            generator = _generator(item, schema)
+            if generator is None:
+                chosen.extend(_select_item(item, schema))
+                continue
+            if new:
+                raise SchemaError("select: one explode (or the like) in a select; use two selects")
+            new = list(generator.fields)
+            self._generator = generator
+            chosen.extend((field.name, len(schema) + i) for i, field in enumerate(new))
+        whole = pa.schema([*schema, *new], metadata=schema.metadata) if new else schema
+        return self._project(whole, chosen)
 
     def describe(self) -> str:
         return ", ".join(_describe_item(item) for item in self.columns)
@@ -126,6 +147,16 @@ class WithColumns(_Projection):
 
     def describe(self) -> str:
         return ", ".join(_describe_item(item) for item in self.columns)
+
+
+def _generator(item: Any, schema: pa.Schema) -> Generator | None:
+    """What an item makes several rows with, if it does."""
+    names: list[str] = []
+    if isinstance(item, tuple) and len(item) == 2:
+        names, item = [item[0]], item[1]
+    if isinstance(item, str) and any(f"{name}(" in item.lower() for name in GENERATORS):
+        item = parsed(item)
+    return generator_of(item, schema, names) if isinstance(item, Column) else None
 
 
 def _select_item(item: Any, schema: pa.Schema) -> list[tuple[str, int | Compiled]]:

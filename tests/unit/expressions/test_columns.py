@@ -201,3 +201,19 @@ def test_aggregates_are_columns_too(aggregate: Any, name: str) -> None:
 def test_bad_aggregates_are_refused(aggregate: Any, words: str) -> None:
     with pytest.raises(SchemaError, match=words):
         Flow().memory(SCHEMA).groupBy("kind").agg(aggregate)
+
+
+def test_rows_from_a_row_stand_alone_in_a_select() -> None:
+    stream = Flow().memory(pa.schema({"k": pa.int64(), "xs": pa.list_(pa.string())}))
+    assert stream.select("k", F.explode("xs").alias("x")).columns == ["k", "x"]
+    assert stream.select("k", "explode(xs) AS x").columns == ["k", "x"]
+    assert stream.select("*", F.posexplode("xs")).columns == ["k", "xs", "pos", "col"]
+    for mistake, words in (
+        (lambda: stream.select(F.explode("xs"), F.explode("xs").alias("y")), "use two selects"),
+        (lambda: stream.withColumn("x", F.explode("xs")), "stands alone in a select"),
+        (lambda: stream.select(F.upper(F.explode("xs"))), "stands alone in a select"),
+        (lambda: stream.select(F.explode("k")), "takes an array or a map"),
+        (lambda: stream.select(F.posexplode("xs").alias("y")), "makes 2 columns"),
+    ):
+        with pytest.raises(SchemaError, match=words):
+            mistake()
