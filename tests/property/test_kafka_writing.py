@@ -14,7 +14,7 @@ from penstock.core.kafka.writing import (
     EpochTransactions,
     Mark,
     Produce,
-    Standing,
+    WriterStanding,
     standing,
 )
 
@@ -89,7 +89,9 @@ class Writer:
         self.broker.commit(self.producer, Mark(committed, self.run, self.incarnation))
 
     def _may_not(self) -> bool:
-        self.over = standing(self.broker.mark, self.run, self.incarnation) != Standing.MAY_CLAIM
+        self.over = (
+            standing(self.broker.mark, self.run, self.incarnation) != WriterStanding.MAY_CLAIM
+        )
         if self.over:
             self.producer = None
         return self.over

@@ -21,9 +21,10 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from penstock.connectors.kafka.client import kafka
+from penstock.connectors.kafka.client import KafkaCluster, Moment, kafka
+from penstock.core.kafka.reading import Partition
 from penstock.engine.spark.java import find_java
-from penstock.errors import SettingsError
+from penstock.errors import SettingsError, SourceError
 
 __all__ = [
     "COORDINATE",
@@ -69,10 +70,7 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 controlled.shutdown.enable=false
-log.retention.check.interval.ms=1000
-log.initial.task.delay.ms=1000
-log.segment.delete.delay.ms=0
-file.delete.delay.ms=0
+log.retention.ms=-1
 """
 
 
@@ -247,7 +245,11 @@ class MockBroker:
 
 
 def messages_of(address: str, topic: str, isolation: str) -> list[Any]:
-    """Every message that is in a topic now, partition by partition."""
+    """Every message that is in a topic now, partition by partition.
+
+    Transactions that are under way are waited for: a commit returns a little before its rows can be
+    read.
+    """
     module = kafka()
     consumer = module.Consumer(
         {
@@ -259,19 +261,24 @@ def messages_of(address: str, topic: str, isolation: str) -> list[Any]:
         }
     )
     found: list[Any] = []
+    cluster = KafkaCluster({"bootstrap.servers": address}, SourceError)
+    missing = cluster.offsets(Moment("latest"), cluster.partitions(topic))
+    deadline = time.monotonic() + START_S
     try:
-        numbers = consumer.list_topics(topic, timeout=START_S).topics[topic].partitions
-        consumer.assign([module.TopicPartition(topic, n, 0) for n in sorted(numbers)])
-        at_end: set[int] = set()
-        deadline = time.monotonic() + START_S
-        while len(at_end) < len(numbers):
+        consumer.assign([module.TopicPartition(*partition, 0) for partition in missing])
+        while missing:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"topic {topic} was not read within {START_S:.0f} s")
             for message in consumer.consume(10_000, 0.05):
+                partition = Partition(message.topic(), message.partition())
                 if message.error() is None:
                     found.append(message)
                 elif message.error().code() == module.KafkaError._PARTITION_EOF:
-                    at_end.add(message.partition())
+                    missing = {
+                        p: end
+                        for p, end in missing.items()
+                        if p != partition or message.offset() < end
+                    }
     finally:
         consumer.close()
     return sorted(found, key=lambda message: (message.partition(), message.offset()))

@@ -30,8 +30,8 @@ from penstock.core.kafka.writing import (
     EpochTransactions,
     Mark,
     Produce,
-    Standing,
     WriterEffect,
+    WriterStanding,
     standing,
 )
 from penstock.errors import NotWrittenError, PeerError, SinkError, require
@@ -98,6 +98,7 @@ def producer_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         "partitioner": "murmur2_random",  # that of Java's clients: a key goes where theirs goes
         "queue.buffering.max.messages": 0,  # an epoch is in memory anyway
         "queue.buffering.max.kbytes": 2_147_483_647,
+        "retry.backoff.ms": 5,  # a transaction may begin before the broker is done with the last
         **settings,
         "delivery.report.only.error": True,
         "enable.idempotence": True,
@@ -198,9 +199,9 @@ class TransactionalProducer:
     def _check(self, found: tuple[Mark, Owner] | None) -> None:
         """Stop if the mark is somebody else's."""
         state = standing(found[0] if found else None, self._owner.run, self._incarnation)
-        if state is Standing.MAY_CLAIM:
+        if state is WriterStanding.MAY_CLAIM:
             return
-        if state is Standing.OTHER_RUN:
+        if state is WriterStanding.OTHER_RUN:
             raise taken(str(self._target), found[1] if found else None)
         raise PeerError(
             f"{self._target}: incarnation {self._incarnation} of the sink was replaced by a later "

@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Partition", "Run", "ShardReading", "shard_of"]
+__all__ = ["Partition", "PartitionRun", "ShardReading", "shard_of"]
 
 
 class Partition(NamedTuple):
@@ -40,7 +40,7 @@ class Partition(NamedTuple):
         return f"{self.topic}[{self.number}]"
 
 
-class Run(NamedTuple):
+class PartitionRun(NamedTuple):
     """Rows that follow each other and come from one partition."""
 
     partition: Partition
@@ -51,7 +51,7 @@ class _Noted(NamedTuple):
     """A run and the number of its first row."""
 
     start: int
-    run: Run
+    run: PartitionRun
 
 
 def shard_of(partition: Partition, shards: int) -> int:
@@ -68,12 +68,13 @@ class ShardReading:
 
     >>> a, b = Partition("t", 0), Partition("t", 1)
     >>> live = ShardReading(None, [])
-    >>> live.found({a: 10, b: 0}); live.took([Run(a, 2), Run(b, 1)], {a: 12, b: 1})
+    >>> live.found({a: 10, b: 0})
+    >>> live.took([PartitionRun(a, 2), PartitionRun(b, 1)], {a: 12, b: 1})
     >>> entry = live.take_note()
     >>> again = ShardReading(None, [entry])
-    >>> again.next_run(); again.took([Run(a, 2)], {a: 12}, new=False); again.next_run()
-    Run(partition=Partition(topic='t', number=0), rows=2)
-    Run(partition=Partition(topic='t', number=1), rows=1)
+    >>> again.next_run(); again.took([PartitionRun(a, 2)], {a: 12}, new=False); again.next_run()
+    PartitionRun(partition=Partition(topic='t', number=0), rows=2)
+    PartitionRun(partition=Partition(topic='t', number=1), rows=1)
     """
 
     def __init__(self, position: Mapping[str, Any] | None, journal: Iterable[Any]) -> None:
@@ -86,7 +87,7 @@ class ShardReading:
         self._known_since: dict[Partition, int] = {}
         self._runs: deque[_Noted] = deque()
         self._new_found: list[list[Any]] = []
-        self._new_runs: list[Run] = []
+        self._new_runs: list[PartitionRun] = []
         self._new_start = 0
         for entry in journal:
             self._recall(entry)
@@ -109,10 +110,12 @@ class ShardReading:
         while self._runs and self._runs[-1].start + self._runs[-1].run.rows > start:
             last = self._runs.pop()
             if last.start < start:
-                self._runs.append(_Noted(last.start, Run(last.run.partition, start - last.start)))
+                self._runs.append(
+                    _Noted(last.start, PartitionRun(last.run.partition, start - last.start))
+                )
                 break
         for topic, number, rows in entry["runs"]:
-            self._runs.append(_Noted(start, Run(Partition(topic, number), rows)))
+            self._runs.append(_Noted(start, PartitionRun(Partition(topic, number), rows)))
             start += rows
 
     # -- partitions ------------------------------------------------------------------------------
@@ -126,7 +129,9 @@ class ShardReading:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def took(self, runs: Sequence[Run], offsets: Mapping[Partition, int], new: bool = True) -> None:
+    def took(
+        self, runs: Sequence[PartitionRun], offsets: Mapping[Partition, int], new: bool = True
+    ) -> None:
         """These rows leave next, and these are the offsets after them; not ``new``: once more."""
         if new:
             if not self._new_runs:
@@ -135,7 +140,7 @@ class ShardReading:
         self.rows += sum(run.rows for run in runs)
         self.offsets.update(offsets)
 
-    def next_run(self) -> Run | None:
+    def next_run(self) -> PartitionRun | None:
         """Where the next rows come from that are read again; None: that was not noted.
 
         The number of rows is an upper limit.
@@ -144,14 +149,14 @@ class ShardReading:
             self._runs.popleft()
         first = self._runs[0] if self._runs else None
         if first is not None and first.start <= self.rows:
-            return Run(first.run.partition, first.start + first.run.rows - self.rows)
+            return PartitionRun(first.run.partition, first.start + first.run.rows - self.rows)
         known = [partition for partition, row in self._known_since.items() if row <= self.rows]
         if len(known) != 1:
             return None
         later = [row for row in self._known_since.values() if row > self.rows]
         if first is not None:
             later.append(first.start)
-        return Run(known[0], min(later, default=1 << 62) - self.rows)
+        return PartitionRun(known[0], min(later, default=1 << 62) - self.rows)
 
     def take_note(self) -> dict[str, Any] | None:
         """What must be durable before the rows leave that were taken since the last call."""
@@ -180,12 +185,12 @@ class ShardReading:
         }
 
 
-def _joined(runs: Sequence[Run]) -> list[Run]:
+def _joined(runs: Sequence[PartitionRun]) -> list[PartitionRun]:
     """The same rows in as few runs as possible."""
-    joined: list[Run] = []
+    joined: list[PartitionRun] = []
     for run in runs:
         if joined and joined[-1].partition == run.partition:
-            joined[-1] = Run(run.partition, joined[-1].rows + run.rows)
+            joined[-1] = PartitionRun(run.partition, joined[-1].rows + run.rows)
         else:
             joined.append(run)
     return joined

@@ -37,7 +37,7 @@ __all__ = [
     "EpochTransactions",
     "Mark",
     "Produce",
-    "Standing",
+    "WriterStanding",
     "WriterEffect",
     "standing",
 ]
@@ -53,7 +53,7 @@ class Mark:
     incarnation: int
 
 
-class Standing(Enum):
+class WriterStanding(Enum):
     """Whether a producer may write."""
 
     MAY_CLAIM = "may claim"
@@ -61,7 +61,7 @@ class Standing(Enum):
     REPLACED = "a later incarnation has the sink"
 
 
-def standing(mark: Mark | None, run: str, incarnation: int) -> Standing:
+def standing(mark: Mark | None, run: str, incarnation: int) -> WriterStanding:
     """Whether an incarnation of a run's sink may claim the mark that it has read.
 
     >>> standing(Mark(7, "b", 3), "b", 4).value, standing(Mark(7, "b", 3), "b", 2).value
@@ -70,10 +70,10 @@ def standing(mark: Mark | None, run: str, incarnation: int) -> Standing:
     'another run has the sink'
     """
     if mark is None:
-        return Standing.MAY_CLAIM
+        return WriterStanding.MAY_CLAIM
     if mark.run != run:
-        return Standing.OTHER_RUN
-    return Standing.REPLACED if mark.incarnation > incarnation else Standing.MAY_CLAIM
+        return WriterStanding.OTHER_RUN
+    return WriterStanding.REPLACED if mark.incarnation > incarnation else WriterStanding.MAY_CLAIM
 
 
 @dataclass(frozen=True)
