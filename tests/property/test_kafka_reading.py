@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.kafka.reading import Partition, PartitionRun, ShardReading
+from penstock.core.kafka.reading import Partition, ShardReading, Stretch
 
 PARTITIONS = [Partition("a", 0), Partition("a", 1), Partition("b", 0)]
 
@@ -27,7 +27,7 @@ class World:
         """Read from some partitions; the process may die between the note and the rows."""
         known = sorted(self.reading.offsets)
         rows: list[tuple[Partition, int]] = []
-        taken: list[PartitionRun] = []
+        taken: list[Stretch] = []
         offsets: dict[Partition, int] = {}
         for which, count in runs:
             if not known:
@@ -36,7 +36,7 @@ class World:
             first = offsets.get(partition, self.reading.offsets[partition])
             rows += [(partition, first + n) for n in range(count)]
             offsets[partition] = first + count
-            taken.append(PartitionRun(partition, count))
+            taken.append(Stretch(partition, count))
         self.reading.took(taken, offsets)
         self._note()
         if leaves:
@@ -67,7 +67,7 @@ class World:
             count = min(run.rows, len(again))
             assert again[:count] == [(run.partition, first + n) for n in range(count)]
             self.reading.took(
-                [PartitionRun(run.partition, count)], {run.partition: first + count}, new=False
+                [Stretch(run.partition, count)], {run.partition: first + count}, new=False
             )
             again = again[count:]
             recorded = self.log[cuts[-1]][1] if cuts else None
@@ -111,10 +111,10 @@ def test_rows_that_are_gone_are_noticed_at_the_newest_recorded_position() -> Non
     a = Partition("a", 0)
     live = ShardReading(None, [])
     live.found({a: 0})
-    live.took([PartitionRun(a, 5)], {a: 5})
+    live.took([Stretch(a, 5)], {a: 5})
     entry, recorded = live.take_note(), live.position()
     again = ShardReading(None, [entry])
-    again.took([PartitionRun(a, 5)], {a: 7}, new=False)  # two were compacted away
+    again.took([Stretch(a, 5)], {a: 7}, new=False)  # two were compacted away
     assert again.check(recorded) == {a: (5, 7)}
 
 
@@ -122,5 +122,5 @@ def test_one_partition_needs_no_notes() -> None:
     reading = ShardReading(None, [])
     reading.found({Partition("a", 0): 3})
     assert reading.take_note() == {"found": [["a", 0, 3, 0]], "passing": False}
-    reading.took([PartitionRun(Partition("a", 0), 5)], {Partition("a", 0): 8})
+    reading.took([Stretch(Partition("a", 0), 5)], {Partition("a", 0): 8})
     assert reading.take_note() is None

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from penstock.core.kafka.writing import (
     Abort,
     Begin,
+    Claim,
     CommitEpoch,
     EpochTransactions,
     Mark,
     Produce,
-    WriterStanding,
     standing,
 )
 
@@ -89,9 +89,7 @@ class Writer:
         self.broker.commit(self.producer, Mark(committed, self.run, self.incarnation))
 
     def _may_not(self) -> bool:
-        self.over = (
-            standing(self.broker.mark, self.run, self.incarnation) != WriterStanding.MAY_CLAIM
-        )
+        self.over = standing(self.broker.mark, self.run, self.incarnation) != Claim.MAY_CLAIM
         if self.over:
             self.producer = None
         return self.over

@@ -21,7 +21,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from penstock.connectors.kafka.client import KafkaCluster, Moment, kafka
+from penstock.connectors.kafka.client import Brokers, Moment, kafka
 from penstock.core.kafka.reading import Partition
 from penstock.engine.spark.java import find_java
 from penstock.errors import SettingsError, SourceError
@@ -261,7 +261,7 @@ def messages_of(address: str, topic: str, isolation: str) -> list[Any]:
         }
     )
     found: list[Any] = []
-    cluster = KafkaCluster({"bootstrap.servers": address}, SourceError)
+    cluster = Brokers({"bootstrap.servers": address}, SourceError)
     missing = cluster.offsets(Moment("latest"), cluster.partitions(topic))
     deadline = time.monotonic() + START_S
     try:

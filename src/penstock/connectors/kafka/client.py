@@ -14,7 +14,7 @@ from penstock.core.kafka.reading import Partition
 from penstock.errors import PenstockError, SettingsError
 
 __all__ = [
-    "KafkaCluster",
+    "Brokers",
     "Moment",
     "client_settings",
     "kafka",
@@ -121,7 +121,7 @@ class Moment:
         return cls(offsets=found)
 
 
-class KafkaCluster:
+class Brokers:
     """What a cluster says of its topics; asks until it is closed, and waits for each answer."""
 
     def __init__(

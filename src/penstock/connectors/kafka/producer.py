@@ -26,12 +26,12 @@ from penstock.connectors.ownership import Owner, taken
 from penstock.core.kafka.writing import (
     Abort,
     Begin,
+    Claim,
     CommitEpoch,
     EpochTransactions,
     Mark,
     Produce,
     WriterEffect,
-    WriterStanding,
     standing,
 )
 from penstock.errors import NotWrittenError, PeerError, SinkError, require
@@ -199,9 +199,9 @@ class TransactionalProducer:
     def _check(self, found: tuple[Mark, Owner] | None) -> None:
         """Stop if the mark is somebody else's."""
         state = standing(found[0] if found else None, self._owner.run, self._incarnation)
-        if state is WriterStanding.MAY_CLAIM:
+        if state is Claim.MAY_CLAIM:
             return
-        if state is WriterStanding.OTHER_RUN:
+        if state is Claim.OTHER_RUN:
             raise taken(str(self._target), found[1] if found else None)
         raise PeerError(
             f"{self._target}: incarnation {self._incarnation} of the sink was replaced by a later "

@@ -20,7 +20,7 @@ from pyarrow import types as t
 
 from penstock.api.vertex import Time, Vertex, VertexContext
 from penstock.connectors.base import Sink
-from penstock.connectors.kafka.client import KafkaCluster, client_settings, kafka
+from penstock.connectors.kafka.client import Brokers, client_settings, kafka
 from penstock.connectors.kafka.producer import (
     ANSWER_S,
     DRIVER,
@@ -150,7 +150,7 @@ class KafkaWrite(Sink):
     # -- on the driver ---------------------------------------------------------------------------
 
     def check(self) -> None:
-        cluster = KafkaCluster(self.to.settings, SinkError)
+        cluster = Brokers(self.to.settings, SinkError)
         self.cluster = cluster.id
         if Partition(self.to.topic, 0) not in cluster.partitions(self.to.topic):
             raise SinkError(

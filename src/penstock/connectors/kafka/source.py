@@ -22,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.connectors.base import Position, Reader, Source, SourceContext
-from penstock.connectors.kafka.client import KafkaCluster, Moment, client_settings, kafka, said
-from penstock.core.kafka.reading import Partition, PartitionRun, ShardReading, shard_of
+from penstock.connectors.kafka.client import Brokers, Moment, client_settings, kafka, said
+from penstock.core.kafka.reading import Partition, ShardReading, Stretch, shard_of
 from penstock.durations import duration_us
 from penstock.errors import SettingsError, SourceError
 
@@ -106,7 +106,7 @@ class Topics:
             return f"/{self.pattern}/"
         return ", ".join(self.subscribe or map(str, self.assigned))
 
-    def partitions(self, cluster: KafkaCluster) -> list[Partition]:
+    def partitions(self, cluster: Brokers) -> list[Partition]:
         """What is there of it now; a topic that is named and missing is an error."""
         names = self.subscribe
         if self.pattern is not None:
@@ -175,7 +175,7 @@ class KafkaSource(Source):
         if self.shards_wanted is not None:
             return self.shards_wanted
         try:
-            cluster = KafkaCluster(self.settings, SourceError, PLAN_S)
+            cluster = Brokers(self.settings, SourceError, PLAN_S)
             return len(self.topics.partitions(cluster)) or wanted
         except SourceError as error:  # of which the start of a flow says more
             _log.info("planned without knowing the partitions: %s", error)
@@ -183,7 +183,7 @@ class KafkaSource(Source):
 
     def check(self) -> None:
         """Find the partitions, and the offsets that the options mean: the same for all shards."""
-        cluster = KafkaCluster(self.settings, SourceError)
+        cluster = Brokers(self.settings, SourceError)
         partitions = self.topics.partitions(cluster)
         self.cluster = cluster.id
         self.starts = cluster.offsets(self.start, partitions)
@@ -356,7 +356,7 @@ class KafkaReader(Reader):
             return None
         run = self._reading.next_run()
         if run is None or run.partition not in open_:
-            run = PartitionRun(open_[0], rows_max)
+            run = Stretch(open_[0], rows_max)
         end = bounds[run.partition]
         messages = self._fetched(run.partition, min(rows_max, run.rows), end)
         return self._given(messages, new=False)
@@ -457,21 +457,21 @@ class KafkaReader(Reader):
         arrays = [make(messages, runs) for make in self._columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self._source.schema)
 
-    def _runs(self, messages: list[Any]) -> tuple[list[PartitionRun], dict[Partition, int]]:
+    def _runs(self, messages: list[Any]) -> tuple[list[Stretch], dict[Partition, int]]:
         """Where messages come from, and the offsets after them."""
         known = list(self._reading.offsets)
         if len(known) == 1:
-            return [PartitionRun(known[0], len(messages))], {known[0]: messages[-1].offset() + 1}
+            return [Stretch(known[0], len(messages))], {known[0]: messages[-1].offset() + 1}
         numbers = np.array([m.partition() for m in messages])
         if len({partition.topic for partition in known}) > 1:
             index = {topic: n for n, topic in enumerate({p.topic for p in known})}
             numbers = numbers * len(index) + np.array([index[m.topic()] for m in messages])
         bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(messages)]
-        runs: list[PartitionRun] = []
+        runs: list[Stretch] = []
         offsets: dict[Partition, int] = {}
         for start, end in itertools.pairwise(bounds):
             last = messages[end - 1]
-            runs.append(PartitionRun(_partition(last), end - start))
+            runs.append(Stretch(_partition(last), end - start))
             offsets[runs[-1].partition] = last.offset() + 1
         return runs, offsets
 
@@ -515,7 +515,7 @@ class PartitionWatch:
     def _run(self) -> None:
         while not self._closed.wait(self._source.poll_s):
             try:
-                cluster = KafkaCluster(self._source.settings, SourceError)
+                cluster = Brokers(self._source.settings, SourceError)
                 new = set(self._source.topics.partitions(cluster)) - self._known
                 found = cluster.offsets(Moment("earliest"), sorted(new)) if new else {}
             except SourceError as error:
@@ -552,22 +552,22 @@ def _place(partition: Partition, offset: int | None = None) -> Any:
 # -- columns: one list comprehension each, and nothing for what all rows of a run share ------------
 
 
-def _topics(messages: list[Any], runs: Sequence[PartitionRun]) -> pa.Array:
+def _topics(messages: list[Any], runs: Sequence[Stretch]) -> pa.Array:
     names = pa.array([run.partition.topic for run in runs])
     return names.take(pa.array(np.repeat(np.arange(len(runs)), [run.rows for run in runs])))
 
 
-def _numbers(messages: list[Any], runs: Sequence[PartitionRun]) -> pa.Array:
+def _numbers(messages: list[Any], runs: Sequence[Stretch]) -> pa.Array:
     numbers = np.array([run.partition.number for run in runs], dtype=np.int32)
     return pa.array(np.repeat(numbers, [run.rows for run in runs]))
 
 
-def _timestamps(messages: list[Any], runs: Sequence[PartitionRun]) -> pa.Array:
+def _timestamps(messages: list[Any], runs: Sequence[Stretch]) -> pa.Array:
     ms = np.array([m.timestamp()[1] for m in messages], dtype=np.int64)
     return pa.array(ms * 1000, mask=ms < 0).cast(COLUMNS.field("timestamp").type)
 
 
-def _headers(messages: list[Any], runs: Sequence[PartitionRun]) -> pa.Array:
+def _headers(messages: list[Any], runs: Sequence[Stretch]) -> pa.Array:
     found = [m.headers() for m in messages]
     pairs = [None if one is None else [{"key": k, "value": v} for k, v in one] for one in found]
     return pa.array(pairs, HEADERS)

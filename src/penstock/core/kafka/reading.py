@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Partition", "PartitionRun", "ShardReading", "shard_of"]
+__all__ = ["Partition", "Stretch", "ShardReading", "shard_of"]
 
 
 class Partition(NamedTuple):
@@ -40,7 +40,7 @@ class Partition(NamedTuple):
         return f"{self.topic}[{self.number}]"
 
 
-class PartitionRun(NamedTuple):
+class Stretch(NamedTuple):
     """Rows that follow each other and come from one partition."""
 
     partition: Partition
@@ -51,7 +51,7 @@ class _Noted(NamedTuple):
     """A run and the number of its first row."""
 
     start: int
-    run: PartitionRun
+    run: Stretch
 
 
 def shard_of(partition: Partition, shards: int) -> int:
@@ -69,12 +69,12 @@ class ShardReading:
     >>> a, b = Partition("t", 0), Partition("t", 1)
     >>> live = ShardReading(None, [])
     >>> live.found({a: 10, b: 0})
-    >>> live.took([PartitionRun(a, 2), PartitionRun(b, 1)], {a: 12, b: 1})
+    >>> live.took([Stretch(a, 2), Stretch(b, 1)], {a: 12, b: 1})
     >>> entry = live.take_note()
     >>> again = ShardReading(None, [entry])
-    >>> again.next_run(); again.took([PartitionRun(a, 2)], {a: 12}, new=False); again.next_run()
-    PartitionRun(partition=Partition(topic='t', number=0), rows=2)
-    PartitionRun(partition=Partition(topic='t', number=1), rows=1)
+    >>> again.next_run(); again.took([Stretch(a, 2)], {a: 12}, new=False); again.next_run()
+    Stretch(partition=Partition(topic='t', number=0), rows=2)
+    Stretch(partition=Partition(topic='t', number=1), rows=1)
     """
 
     def __init__(self, position: Mapping[str, Any] | None, journal: Iterable[Any]) -> None:
@@ -87,7 +87,7 @@ class ShardReading:
         self._known_since: dict[Partition, int] = {}
         self._runs: deque[_Noted] = deque()
         self._new_found: list[list[Any]] = []
-        self._new_runs: list[PartitionRun] = []
+        self._new_runs: list[Stretch] = []
         self._new_start = 0
         for entry in journal:
             self._recall(entry)
@@ -111,11 +111,11 @@ class ShardReading:
             last = self._runs.pop()
             if last.start < start:
                 self._runs.append(
-                    _Noted(last.start, PartitionRun(last.run.partition, start - last.start))
+                    _Noted(last.start, Stretch(last.run.partition, start - last.start))
                 )
                 break
         for topic, number, rows in entry["runs"]:
-            self._runs.append(_Noted(start, PartitionRun(Partition(topic, number), rows)))
+            self._runs.append(_Noted(start, Stretch(Partition(topic, number), rows)))
             start += rows
 
     # -- partitions ------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class ShardReading:
     # -- reading ---------------------------------------------------------------------------------
 
     def took(
-        self, runs: Sequence[PartitionRun], offsets: Mapping[Partition, int], new: bool = True
+        self, runs: Sequence[Stretch], offsets: Mapping[Partition, int], new: bool = True
     ) -> None:
         """These rows leave next, and these are the offsets after them; not ``new``: once more."""
         if new:
@@ -140,7 +140,7 @@ class ShardReading:
         self.rows += sum(run.rows for run in runs)
         self.offsets.update(offsets)
 
-    def next_run(self) -> PartitionRun | None:
+    def next_run(self) -> Stretch | None:
         """Where the next rows come from that are read again; None: that was not noted.
 
         The number of rows is an upper limit.
@@ -149,14 +149,14 @@ class ShardReading:
             self._runs.popleft()
         first = self._runs[0] if self._runs else None
         if first is not None and first.start <= self.rows:
-            return PartitionRun(first.run.partition, first.start + first.run.rows - self.rows)
+            return Stretch(first.run.partition, first.start + first.run.rows - self.rows)
         known = [partition for partition, row in self._known_since.items() if row <= self.rows]
         if len(known) != 1:
             return None
         later = [row for row in self._known_since.values() if row > self.rows]
         if first is not None:
             later.append(first.start)
-        return PartitionRun(known[0], min(later, default=1 << 62) - self.rows)
+        return Stretch(known[0], min(later, default=1 << 62) - self.rows)
 
     def take_note(self) -> dict[str, Any] | None:
         """What must be durable before the rows leave that were taken since the last call."""
@@ -185,12 +185,12 @@ class ShardReading:
         }
 
 
-def _joined(runs: Sequence[PartitionRun]) -> list[PartitionRun]:
+def _joined(runs: Sequence[Stretch]) -> list[Stretch]:
     """The same rows in as few runs as possible."""
-    joined: list[PartitionRun] = []
+    joined: list[Stretch] = []
     for run in runs:
         if joined and joined[-1].partition == run.partition:
-            joined[-1] = PartitionRun(run.partition, joined[-1].rows + run.rows)
+            joined[-1] = Stretch(run.partition, joined[-1].rows + run.rows)
         else:
             joined.append(run)
     return joined

@@ -37,7 +37,7 @@ __all__ = [
     "EpochTransactions",
     "Mark",
     "Produce",
-    "WriterStanding",
+    "Claim",
     "WriterEffect",
     "standing",
 ]
@@ -53,7 +53,7 @@ class Mark:
     incarnation: int
 
 
-class WriterStanding(Enum):
+class Claim(Enum):
     """Whether a producer may write."""
 
     MAY_CLAIM = "may claim"
@@ -61,7 +61,7 @@ class WriterStanding(Enum):
     REPLACED = "a later incarnation has the sink"
 
 
-def standing(mark: Mark | None, run: str, incarnation: int) -> WriterStanding:
+def standing(mark: Mark | None, run: str, incarnation: int) -> Claim:
     """Whether an incarnation of a run's sink may claim the mark that it has read.
 
     >>> standing(Mark(7, "b", 3), "b", 4).value, standing(Mark(7, "b", 3), "b", 2).value
@@ -70,10 +70,10 @@ def standing(mark: Mark | None, run: str, incarnation: int) -> WriterStanding:
     'another run has the sink'
     """
     if mark is None:
-        return WriterStanding.MAY_CLAIM
+        return Claim.MAY_CLAIM
     if mark.run != run:
-        return WriterStanding.OTHER_RUN
-    return WriterStanding.REPLACED if mark.incarnation > incarnation else WriterStanding.MAY_CLAIM
+        return Claim.OTHER_RUN
+    return Claim.REPLACED if mark.incarnation > incarnation else Claim.MAY_CLAIM
 
 
 @dataclass(frozen=True)
