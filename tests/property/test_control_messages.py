@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.control.host_orders import PlayRoles, RoleOrder
-from penstock.core.control.messages import ControlMessage, ToDriver, ToHost
+from penstock.core.control.host_orders import EndHost, KillHost, PlayRoles, RoleOrder, StartReading
+from penstock.core.control.messages import ControlMessage, RingPing, ToDriver, ToHost
+from penstock.core.control.roster import DRIVER
 from penstock.core.time import Time
 from penstock.errors import PeerError
 from penstock.wire.control import (
@@ -70,7 +71,7 @@ def _structs_of(kind: Any) -> st.SearchStrategy[Any]:
 def decode(message: Any) -> Any:
     packed = encode(message)
     if type(message) in kinds_of(ToHost):
-        return decode_to_host(packed, 3)
+        return decode_to_host(packed, DRIVER)
     return decode_to_driver(packed, 3)
 
 
@@ -105,6 +106,14 @@ def test_a_message_goes_one_way_or_between_peers() -> None:
     both = set(kinds_of(ToHost)) & set(kinds_of(ToDriver))
     assert {kind.__name__ for kind in both} == {"RingPing", "RingPong", "RoleEnvelopes"}
     assert len({kind.__name__ for kind in KINDS}) == len(KINDS)
+
+
+def test_only_the_driver_gives_orders() -> None:
+    for order in (KillHost(), EndHost(), StartReading()):
+        assert decode_to_host(encode(order), DRIVER) == order
+        with pytest.raises(PeerError, match=f"host 3 sent '{type(order).__name__}', a kind that"):
+            decode_to_host(encode(order), 3)
+    assert decode_to_host(encode(RingPing(7, {})), 3) == RingPing(7, {})
 
 
 def test_messages_are_frozen_and_documented() -> None:

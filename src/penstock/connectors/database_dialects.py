@@ -20,6 +20,10 @@ from penstock.errors import SettingsError, SinkError
 
 __all__ = ["Dialect", "dialect_of", "lost", "quoted", "said"]
 
+_PASSWORD = re.compile(
+    r"((?<=://)[^/@:?]*:).*(?=@)|((?<=[?&])(?:ssl)?pass(?:word|wd)=)[^&]*", re.IGNORECASE
+)
+"""What comes after a user's name, or the value of a parameter."""
 BUSY_S = 10.0
 """How long to wait for another transaction, or for a connection."""
 
@@ -31,6 +35,15 @@ def quoted(name: str) -> str:
     '"public"."ad balances"'
     """
     return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
+
+
+def without_password(url: str) -> str:
+    """An address that may be shown.
+
+    >>> without_password("postgresql://me:secret@host/db?sslPassword=secret&x=1")
+    'postgresql://me:***@host/db?sslPassword=***&x=1'
+    """
+    return _PASSWORD.sub(lambda found: f"{found[1] or found[2]}***", url)
 
 
 class Dialect(ABC):
@@ -73,7 +86,7 @@ class Dialect(ABC):
     @property
     def shown(self) -> str:
         """The address without a password."""
-        return re.sub(r"(://[^:/@]+):[^@]*@", r"\1:***@", self.url)
+        return without_password(self.url)
 
     @property
     def identity(self) -> str:

@@ -24,7 +24,8 @@ from typing import Any, NamedTuple, Union, cast, get_args, get_origin, get_type_
 
 import msgpack
 
-from penstock.core.control.messages import ControlMessage, ToDriver, ToHost
+from penstock.core.control.messages import ControlMessage, PeerMessage, ToDriver, ToHost
+from penstock.core.control.roster import DRIVER
 from penstock.core.time import Time
 from penstock.errors import InvariantError, PeerError
 
@@ -70,13 +71,17 @@ def encode(message: ControlMessage) -> Control:
 
 
 def decode_to_host(packed: Control, peer: int) -> ToHost:
-    """Unpack what a peer sent to a host."""
-    return cast(ToHost, _decode(packed, _name(peer), _TO_HOST, "a host"))
+    """Unpack what a peer sent to a host; only the driver gives orders."""
+    if peer == DRIVER:
+        return cast(ToHost, _decode(packed, _name(peer), _TO_HOST, "a host does not take"))
+    return cast(
+        PeerMessage, _decode(packed, _name(peer), _TO_PEER, "a host does not take from another")
+    )
 
 
 def decode_to_driver(packed: Control, peer: int) -> ToDriver:
     """Unpack what a peer sent to the driver."""
-    return cast(ToDriver, _decode(packed, _name(peer), _TO_DRIVER, "the driver"))
+    return cast(ToDriver, _decode(packed, _name(peer), _TO_DRIVER, "the driver does not take"))
 
 
 def encode_greeting(greeting: Greeting) -> bytes:
@@ -86,7 +91,7 @@ def encode_greeting(greeting: Greeting) -> bytes:
 
 def decode_greeting(packed: bytes) -> Greeting:
     """Unpack a greeting, from a peer of which nothing is known."""
-    return cast(Greeting, _decode(packed, "a peer", {"Greeting": _GREETING}, "a new connection"))
+    return cast(Greeting, _decode(packed, "a peer", {"Greeting": _GREETING}, "does not come first"))
 
 
 def kinds_of(union: Any) -> tuple[type[Any], ...]:
@@ -321,11 +326,12 @@ class _Kind:
 
 _KINDS = {kind: _Kind(kind) for kind in kinds_of(ControlMessage)}
 _TO_HOST = {kind.__name__: _KINDS[kind] for kind in kinds_of(ToHost)}
+_TO_PEER = {kind.__name__: _KINDS[kind] for kind in kinds_of(PeerMessage)}
 _TO_DRIVER = {kind.__name__: _KINDS[kind] for kind in kinds_of(ToDriver)}
 _GREETING = _Kind(Greeting)
 
 
-def _decode(packed: bytes, peer: str, kinds: Mapping[str, _Kind], taker: str) -> Any:
+def _decode(packed: bytes, peer: str, kinds: Mapping[str, _Kind], refusal: str) -> Any:
     try:
         version, name, fields = msgpack.unpackb(packed, use_list=False, strict_map_key=False)
     except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
@@ -337,7 +343,7 @@ def _decode(packed: bytes, peer: str, kinds: Mapping[str, _Kind], taker: str) ->
         )
     kind = kinds.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise PeerError(f"{peer} sent {short(name)}, a kind that {taker} does not take", kind=name)
+        raise PeerError(f"{peer} sent {short(name)}, a kind that {refusal}", kind=name)
     try:
         return kind.form.decode(fields)
     except _MisfitError as misfit:
@@ -345,4 +351,4 @@ def _decode(packed: bytes, peer: str, kinds: Mapping[str, _Kind], taker: str) ->
 
 
 def _name(peer: int) -> str:
-    return f"host {peer}" if peer else "the driver"
+    return "the driver" if peer == DRIVER else f"host {peer}"

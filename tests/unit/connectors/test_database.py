@@ -20,7 +20,7 @@ import pytest
 
 from penstock.connectors import database
 from penstock.connectors.database import COMMITS, Database
-from penstock.connectors.database_dialects import dialect_of
+from penstock.connectors.database_dialects import dialect_of, without_password
 from penstock.errors import SchemaError, SettingsError, SinkError
 from penstock.testing.harness import Harness
 
@@ -185,9 +185,19 @@ def test_a_folder_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> N
         made(Database(f"sqlite:///{tmp_path}/no/such.db", "t"))
 
 
-def test_a_password_is_not_shown() -> None:
-    pytest.importorskip("psycopg")
-    assert "secret" not in dialect_of("postgresql://me:secret@host/db").shown
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:secret@host/db", "postgresql://me:***@host/db"),
+        ("postgresql://:secret@host/db", "postgresql://:***@host/db"),
+        ("postgresql://me:sec@ret/?@host/db", "postgresql://me:***@host/db"),
+        ("postgresql://host/db?password=secret&x=1", "postgresql://host/db?password=***&x=1"),
+        ("postgresql://host/db?x=1&sslPassword=secret", "postgresql://host/db?x=1&sslPassword=***"),
+        ("postgresql://me@host:5432/db", "postgresql://me@host:5432/db"),
+    ],
+)
+def test_a_password_is_not_shown(url: str, shown: str) -> None:
+    assert without_password(url) == shown
 
 
 def test_a_lock_of_somebody_else_is_waited_for(

@@ -97,7 +97,7 @@ class HostTask:
     plan: PhysicalPlan
     driver: str
     tracking: tuple[TrackingPlan, ...]
-    secret: str
+    secret: str = field(repr=False)
     lease_s: float
     window_bytes: int
     tuning: Tuning = field(default_factory=Tuning)
