@@ -40,7 +40,7 @@ def test_behind_a_sleeping_sink_every_process_keeps_its_size(
         processes = hosts_of(query)
         assert sorted(len(info["nodes"]) for info in query.hosts) == [5, 5, 5, 5]
         processes[0] = psutil.Process()
-        wait_until(lambda: taken, 20, "the first epoch")
+        wait_until(lambda: taken, 60, "the first epoch")
         time.sleep(FILL_S)
         before = rss_mb(processes)
         assert query.lastProgress is not None

@@ -40,7 +40,7 @@ def test_a_frozen_host_holds_the_others_up_with_flat_memory_and_exact_results(
     out = keyed.groupBy("k").agg(F.count("*").alias("n"), F.sum("id").alias("total")).memory()
     query = flow.start(spark, hosts=4, pingInterval=0)
     hosts = hosts_of(query)
-    wait_until(out.toPylist, 20, "rows")
+    wait_until(out.toPylist, 60, "rows")
     victim = hosts[2]
     others = {host: process for host, process in hosts.items() if host != 2}
     others[0] = psutil.Process()
@@ -55,7 +55,7 @@ def test_a_frozen_host_holds_the_others_up_with_flat_memory_and_exact_results(
         assert query.isActive
         assert victim.status() == psutil.STATUS_STOPPED
         # What was under way arrives; then no epoch is complete without the frozen host.
-        wait_until(lambda: stands_still(out), 20, "the last epoch")
+        wait_until(lambda: stands_still(out), 60, "the last epoch")
         stuck = max(out.epochs())
     finally:
         victim.resume()
@@ -80,13 +80,13 @@ def test_a_host_that_stays_silent_is_replaced_and_not_heard_again(
     out = made.keyBy("id").select("id", "id * 2 AS twice").name("doubled").memory()
     valve = release_by_file(flow, tmp_path / "release")
     query = flow.start(spark, hosts=3, hostTimeout="1500 ms", pingInterval=0)
-    wait_until(out.toPylist, 20, "rows")
+    wait_until(out.toPylist, 60, "rows")
     host = next(node["host"] for node in query.nodes() if node["name"] == "doubled[0]")
     victim = hosts_of(query)[host]
     victim.suspend()
     try:
-        wait_until(lambda: query.recoveries, 20, "the loss of the host")
-        wait_until(lambda: query.recoveries[-1]["recovered_us"], 20, "the recovery")
+        wait_until(lambda: query.recoveries, 60, "the loss of the host")
+        wait_until(lambda: query.recoveries[-1]["recovered_us"], 60, "the recovery")
         assert "doubled[0]" in query.recoveries[0]["lost"]
         assert "not heard" in query.recoveries[0]["reason"]
     finally:
@@ -94,7 +94,7 @@ def test_a_host_that_stays_silent_is_replaced_and_not_heard_again(
     valve.release()
     assert query.awaitTermination(60)
     assert sorted(row["id"] for row in out.toPylist()) == list(range(50_000))
-    wait_until(lambda: not victim.is_running(), 20, "the end of the process that woke up")
+    wait_until(lambda: not victim.is_running(), 60, "the end of the process that woke up")
 
 
 def test_a_frozen_host_with_state_is_noticed_at_once_and_changes_nothing_when_it_wakes_up(
@@ -112,14 +112,14 @@ def test_a_frozen_host_with_state_is_noticed_at_once_and_changes_nothing_when_it
     out = sums.name("sums").memory()
     valve = release_by_file(flow, tmp_path / "release")
     query = flow.start(spark, hosts=3, checkpointInterval="200 ms")
-    wait_until(out.toPylist, 20, "rows")
+    wait_until(out.toPylist, 60, "rows")
     wait_until(
         lambda: query._controller.recovery.requests.checkpoints()["sums"] > 0, 20, "a checkpoint"
     )  # type: ignore[union-attr]
     host = next(node["host"] for node in query.nodes() if node["name"] == "sums[0]")
     victim = hosts_of(query)[host]
     query.freeze("sums[0]")
-    wait_until(lambda: query.recoveries and query.recoveries[0]["opened_us"], 20, "the take-over")
+    wait_until(lambda: query.recoveries and query.recoveries[0]["opened_us"], 60, "the take-over")
     assert victim.status() == psutil.STATUS_STOPPED
     assert query.recoveries[0]["host"] == host
     assert "silent for" in query.recoveries[0]["reason"]
@@ -128,7 +128,7 @@ def test_a_frozen_host_with_state_is_noticed_at_once_and_changes_nothing_when_it
     if at_length:
         time.sleep(10)
     query.unfreeze()
-    wait_until(lambda: not alive([victim]), 20, "the end of the one that woke up")
+    wait_until(lambda: not alive([victim]), 60, "the end of the one that woke up")
     valve.release()
     assert query.awaitTermination(60)
     # What it tries before it learns that it was given up is refused and counted; Spark may also

@@ -50,7 +50,7 @@ def test_a_disk_that_is_full_for_a_while_holds_the_flow_up_and_nothing_is_lost(
         with ExitStack() as limits:
             for process in processes.values():
                 limits.enter_context(full(process))
-            wait_until(lambda: "stalled" in query.status, 20, "the news")
+            wait_until(lambda: "stalled" in query.status, 60, "the news")
             time.sleep(0.5)
             there = published()
             assert "cannot write" in query.status["message"]

@@ -69,7 +69,7 @@ def test_a_killed_host_ends_a_flow_without_recovery_and_is_named(spark: SparkSes
     out = numbers.groupBy("k").agg(F.count("*").alias("n")).name("counts").memory()
     query = flow.start(spark, hosts=3, recovery="none")
     hosts = hosts_of(query)
-    wait_until(out.toPylist, 20, "rows")
+    wait_until(out.toPylist, 60, "rows")
     nodes = {info["host"]: info["nodes"] for info in query.hosts}
     os.kill(hosts[2].pid, signal.SIGKILL)
     began = time.monotonic()

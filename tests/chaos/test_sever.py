@@ -29,7 +29,7 @@ def test_cut_connections_are_made_again_and_nothing_is_lost_or_doubled(
     keyed = flow.generate(numbers, shards=4, rate=rate, rows=rows).keyBy("k", shards=8)
     out = keyed.groupBy("k").agg(F.count("*").alias("n"), F.sum("id").alias("total")).memory()
     query = flow.start(spark, hosts=4)
-    wait_until(out.toPylist, 20, "rows")
+    wait_until(out.toPylist, 60, "rows")
     cuts = 0
     while query.isActive and cuts < 8 * seconds:
         query.severConnections(1 + cuts % 4)

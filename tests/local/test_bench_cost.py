@@ -14,8 +14,9 @@ def test_each_flow_runs_and_is_checked(name: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(bench, "WARM_S", 0.5)
     found = cost(lambda flow: start_local(flow, hosts=2), name, rate=2000, hosts=2, seconds=3)
     assert found["windows_checked"] >= 1
-    assert found["cores"] > 0
-    assert found["cores_jvm"] == found["cores_hosts"] == 0  # hosts are threads here
+    # Hosts are threads here.  What else runs below this process is another test's session.
+    others = found["cores_jvm"] + found["cores_hosts"]
+    assert 0 < found["cores_driver"] == pytest.approx(found["cores"] - others, abs=0.01)
 
 
 def test_at_rest_nothing_is_summed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from penstock import Flow, Stream
 from penstock.api import functions as F
 from penstock.connectors.file_format import FileFormat
 from penstock.errors import SettingsError
+from penstock.testing.held_input import hold_input
 from penstock.testing.local import LocalQuery, run_local, start_local
 
 WAIT_S = 60.0
@@ -85,7 +86,7 @@ def test_a_shard_that_restarts_left_behind_is_not_idle(
 ) -> None:
     fast, slow = Made(), Made()
 
-    def run(drain: str = "20 seconds") -> LocalQuery:
+    def run(drain: str = "20 seconds", share: float = 1.0) -> LocalQuery:
         flow = Flow("behind")
         streams = [
             flow.generate(
@@ -96,6 +97,7 @@ def test_a_shard_that_restarts_left_behind_is_not_idle(
         counted = streams[0].union(streams[1]).groupBy(F.window("t", "100 seconds")).count()
         counted.parquet(str(tmp_path / "windows"), name="windows")
         counted.late().parquet(str(tmp_path / "late"), name="late_out")
+        hold_input(flow, share)
         query = start_local(
             flow,
             hosts=3,
@@ -106,7 +108,7 @@ def test_a_shard_that_restarts_left_behind_is_not_idle(
         queries.append(query)
         return query
 
-    first = run()
+    first = run(share=0.1)
     wait_for(lambda: min(fast.rows, slow.rows) > 2 * PER_EPOCH, "rows of both")
     stopped(first)
     slow.go.clear()

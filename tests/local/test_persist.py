@@ -11,8 +11,10 @@ import pytest
 
 from penstock import Flow
 from penstock.api import functions as F
+from penstock.testing.held_input import hold_input
 from penstock.testing.kills import run_killing
 from penstock.testing.local import run_local, start_local
+from penstock.testing.processes import wait_until
 
 ROWS = 40_000
 RATE = 15_000
@@ -95,18 +97,20 @@ def test_epochs_that_nobody_needs_are_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.connectors.epoch_log.SEGMENT_BYTES", 20_000)
-    first = 1
-    for attempt in range(3):  # on a busy machine all may be over before the first checkpoint
-        flow = Flow()
-        out = counted(flow).memory()
-        store = tmp_path / f"store-{attempt}"
-        query = run_local(
-            flow, timeout=WAIT_S, checkpointInterval="100 ms", checkpointLocation=str(store)
-        )
-        assert query.exception() is None
-        assert found(out.toPylist()) == expected()
-        shard = store / "persist" / "kept_log" / "shard-00000"
-        first = min(int(path.stem) for path in shard.glob("*.log"))
-        if first > 1:
-            break
-    assert first > 1  # a segment is 20 kB, and 40,000 rows are 500 kB
+    shard = tmp_path / "persist" / "kept_log" / "shard-00000"
+
+    def first() -> int:
+        return min((int(path.stem) for path in shard.glob("*.log")), default=1)
+
+    flow = Flow()
+    out = counted(flow).memory()
+    hold_input(flow)
+    query = start_local(flow, checkpointInterval="100 ms", checkpointLocation=str(tmp_path))
+    try:
+        # A segment is 20 kB, and the 20,000 rows that come before the rest are 250 kB.
+        wait_until(lambda: first() > 1, WAIT_S, "the end of the first segment")
+        query.finish(WAIT_S)
+    finally:
+        query.stop()
+    assert query.exception() is None
+    assert found(out.toPylist()) == expected()

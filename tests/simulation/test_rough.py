@@ -1,6 +1,9 @@
 """Rough runs: hosts, machines, connections, the store, clocks and the driver misbehave."""
 
+from collections import Counter
+from functools import cache
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -15,11 +18,23 @@ FLOWS = ("planned", "layers:mixed", "layers:promised", "two_loops", "replicas")
 ANYWHERE = ("freeze", "partition", "half_open", "store_refuses", "driver", "clock", "zombie")
 
 
+@cache
+def rough_runs(flow: str) -> dict[str, Any]:
+    return run_many(seed=1, runs=40, draw=Case.parse(f"{flow}:rough:0").at)
+
+
 @pytest.mark.parametrize("flow", FLOWS)
 def test_no_invariant_breaks(flow: str) -> None:
-    result = run_many(seed=1, runs=40, draw=Case.parse(f"{flow}:rough:0").at)
+    result = rough_runs(flow)
     assert result["violations"] == 0, result["failed"]
     assert all(result["faults"][what] > 0 for what in ANYWHERE), result["faults"]
+
+
+def test_all_that_follows_from_such_faults_happens_in_some_flow() -> None:
+    seen: Counter[str] = Counter()
+    for flow in FLOWS:
+        seen.update(rough_runs(flow)["faults"])
+    assert all(seen[effect] > 0 for effect in ("unsynced", "torn", "zombie", "unreadable")), seen
 
 
 def test_a_host_that_wakes_up_and_goes_on_sending_must_be_refused() -> None:

@@ -93,7 +93,7 @@ def test_a_running_flow_tells_what_a_streaming_query_tells(spark: SparkSession) 
         }
         assert query.exception() is None
         assert query.awaitTermination(0.2) is False
-        wait_until(lambda: total(out) > 0 and flows(query), 20, "progress")
+        wait_until(lambda: total(out) > 0 and flows(query), 60, "progress")
         progress = query.lastProgress
         assert progress is not None
         assert (progress.id, progress.runId, progress.name) == (query.id, query.runId, "told")
@@ -117,7 +117,7 @@ def test_a_running_flow_tells_what_a_streaming_query_tells(spark: SparkSession) 
     finally:
         query.stop()
     assert recorder.calls[0] == "started"
-    wait_until(lambda: recorder.calls[-1] == "terminated", 20, "the end")
+    wait_until(lambda: recorder.calls[-1] == "terminated", 60, "the end")
     assert recorder.calls.count("terminated") == 1
     assert recorder.calls.count("progress") > 1
     assert recorder.error is None
@@ -130,7 +130,7 @@ def test_stop_drains_leaves_no_process_and_can_be_repeated(
     query = flow.start(spark, hosts=4)
     hosts = hosts_of(query)
     assert len(alive(hosts.values())) == 4
-    wait_until(lambda: total(out) > 0, 20, "rows")
+    wait_until(lambda: total(out) > 0, 60, "rows")
     query.stop()
     assert alive(hosts.values()) == []
     assert not query.isActive
@@ -174,7 +174,7 @@ def test_what_made_a_flow_fail_is_raised_kept_and_told(spark: SparkSession) -> N
         query.awaitTermination(10)
     assert isinstance(query.exception(), FunctionError)
     assert not query.isActive
-    wait_until(lambda: recorder.calls[-1] == "terminated", 5, "the listener's last call")
+    wait_until(lambda: recorder.calls[-1] == "terminated", 60, "the listener's last call")
     assert recorder.error is query.exception()
     with pytest.raises(FunctionError):
         query.processAllAvailable(5)
@@ -201,7 +201,7 @@ def test_dataframe_jobs_and_a_second_flow_run_beside_a_flow(spark: SparkSession)
         assert done == [499_500]
         assert query.isActive
         before = total(out)
-        wait_until(lambda: total(out) > before, 10, "the first flow to go on")
+        wait_until(lambda: total(out) > before, 60, "the first flow to go on")
     finally:
         query.stop()
     assert query.exception() is None
@@ -284,14 +284,14 @@ def test_in_a_users_own_plain_session_with_worker_reuse_stop_leaves_no_host(
         assert script.line("SUM ", 120) == "4950"
         for _ in range(2):
             assert script.line("SUM ", 120) == "4950"
-            assert script.line("ROWS ", 30) == "True None"
-            assert script.line("LEFT ", 30) == "[]"
-        assert script.line("SUM ", 30) == "4950"
+            assert script.line("ROWS ", 90) == "True None"
+            assert script.line("LEFT ", 90) == "[]"
+        assert script.line("SUM ", 90) == "4950"
         script.descendants()
-        script.line("DONE", 30)
+        script.line("DONE", 90)
         assert script.process.wait(30) == 0
         assert isinstance(script.descendants()[0], psutil.Process)
-        wait_gone(script.descendants(), 10)
+        wait_gone(script.descendants(), 60)
 
 
 def test_a_rollback_on_spark_changes_no_result(spark: SparkSession, tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_a_rollback_on_spark_changes_no_result(spark: SparkSession, tmp_path: Pa
         spark, hosts=2, checkpointLocation=str(tmp_path / "store"), rollbackWindow="1 minute"
     )
     try:
-        wait_until(lambda: total(out) > 0, 20, "the first results")
+        wait_until(lambda: total(out) > 0, 60, "the first results")
         epoch = query.checkpoint()["counts"]
         rows = {row["stage"]: row for row in query.rollback(to=epoch)}
         assert rows["counts"]["to"] == epoch

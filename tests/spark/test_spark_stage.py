@@ -65,9 +65,9 @@ def test_the_results_of_jobs_are_exact_though_hosts_are_killed_while_they_run(
     out = numbers.spark(slowly, schema=SUMS, every="500 ms", name="sums").memory(name="out")
     query = flow.start(spark, hosts=2, standby=1)
     for number, node in enumerate(("sums_write[0]", "sums[0]"), 1):
-        wait_until(lambda: state(query) == "running", 20, "a job")
+        wait_until(lambda: state(query) == "running", 60, "a job")
         query.kill(node)
-        wait_until(lambda n=number: recovered(query) == n, 30, "recovery")  # type: ignore[misc]
+        wait_until(lambda n=number: recovered(query) == n, 60, "recovery")  # type: ignore[misc]
     assert query.awaitTermination(60)
     assert added(out.toPylist()) == expected()
     assert pools == {"penstock-killed-sums"}
@@ -172,16 +172,16 @@ def test_a_job_that_fails_is_tried_again_and_one_that_always_fails_stops_nobody_
     none = bad.memory(name="none")
     query = start_local(flow, hosts=1, progressInterval="200 ms")
     rows.push(make(0, 1000))
-    wait_until(lambda: good.toPylist(), 30, "the job that fails twice")
+    wait_until(lambda: good.toPylist(), 60, "the job that fails twice")
     assert len(set(tries)) == 1
     assert len(tries) == 3
-    wait_until(lambda: "failedStages" in query.status, 20, "the failure")
+    wait_until(lambda: "failedStages" in query.status, 60, "the failure")
     assert "never" in query.status["failedStages"]["broken"]
     assert "'broken' has failed" in query.status["message"]
     before = len(kept.toPylist())
     rows.push(make(1000, 1000))
-    wait_until(lambda: len(kept.toPylist()) == before + 1000, 10, "the other branch")
-    wait_until(lambda: failed_in_progress(query), 10, "progress")
+    wait_until(lambda: len(kept.toPylist()) == before + 1000, 60, "the other branch")
+    wait_until(lambda: failed_in_progress(query), 60, "progress")
     rows.close()
     with pytest.raises(FunctionError, match="never"):
         query.awaitTermination(60)

@@ -10,11 +10,15 @@ that is a little early must not count as being in another epoch than one that is
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 
 __all__ = ["EpochClock", "now_us", "work_clock_s"]
+
+
+_worked = threading.local()
 
 
 def now_us() -> int:
@@ -25,7 +29,8 @@ def now_us() -> int:
 def work_clock_s() -> float:
     """A clock that stands still while this thread waits for a processor, where Linux says so.
 
-    What work takes does not depend on who else uses the machine, but for waiting for disks.
+    What work takes does not depend on who else uses the machine, but for waiting for disks.  The
+    thread may lose its processor between the two looks here; the clock does not go back for that.
     """
     waited_ns = 0
     with (
@@ -33,7 +38,8 @@ def work_clock_s() -> float:
         open("/proc/thread-self/schedstat", "rb", buffering=0) as file,
     ):
         waited_ns = int(file.read(200).split()[1])
-    return time.perf_counter() - waited_ns / 1e9
+    _worked.s = max(getattr(_worked, "s", 0.0), time.perf_counter() - waited_ns / 1e9)
+    return _worked.s
 
 
 @dataclass(frozen=True)

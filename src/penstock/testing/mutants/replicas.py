@@ -147,7 +147,7 @@ def never_goes_home(real: Replacement, *_: Any) -> list[Any]:
     return []
 
 
-@mutant("a lost host's roles get new fences (14)", f"{_RING}._assign", flows=_REPLICAS, seed=0)
+@mutant("a lost host's roles get new fences (14)", f"{_RING}._assign", flows=_REPLICAS, seed=54)
 def takes_without_fence(real: Replacement, self: Any, *args: Any) -> None:
     fences = self.record.fences
     real(self, *args)
