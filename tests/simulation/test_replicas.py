@@ -64,6 +64,7 @@ def test_a_run_follows_from_its_seed(seed: int) -> None:
             "replicas:mixed:rough:33927409", id="the next player knows whom the last one knew"
         ),
         pytest.param("replicas:mixed:962878604", id="many rows that are read one by one take long"),
+        pytest.param("replicas:rough:911043471", id="what siblings told is passed on"),
         pytest.param("replicas:mixed:rough:775449035", id="a floor rises a stage a round"),
         pytest.param("replicas:rough:long:33931868", id="and tells them what is settled"),
     ],

@@ -16,6 +16,7 @@ from penstock.core.control.controller import (
     LeaveHosts,
     StopSources,
 )
+from penstock.core.progress.marks import EPOCH_END
 from penstock.errors import HostLostError, PenstockError
 
 FAILURE = PenstockError("it broke", stage="s").to_dict()
@@ -77,12 +78,12 @@ def test_an_epoch_is_committed_when_all_nodes_of_the_sink_have_it() -> None:
     assert made.committed == {"out": 4}
 
 
-def test_who_has_come_to_its_end_holds_no_epoch_back() -> None:
+def test_a_node_has_completed_the_epoch_that_it_starts_after() -> None:
     made = running()
     assert made.sink_completed("out", 10, 4) == []
-    assert made.node_finished(11) == [Commit("out", 4)]
-    assert made.sink_completed("out", 10, 5) == [Commit("out", 5)]
-    assert made.node_finished(10) == [EndHosts()]
+    assert made.node_started(11, 3) == [Commit("out", 3)]
+    assert made.node_started(11, EPOCH_END) == [], "the end of a stream is not recorded"
+    assert made.node_started(1, 9) == [], "it is no node of a sink"
 
 
 def test_commits_go_on_after_those_of_an_earlier_run() -> None:

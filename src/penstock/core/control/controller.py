@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from penstock.core.progress.marks import EPOCH_END
 from penstock.errors import HostLostError, TransientError
 
 __all__ = [
@@ -186,32 +187,26 @@ class ControllerMachine:
         """An epoch is complete at one node of a sink."""
         epochs = self._sinks[sink]
         epochs[node] = max(epochs[node], epoch)
-        return self._commit(sink)
-
-    def _commit(self, sink: str) -> list[ControllerEffect]:
-        """Record what is complete at all nodes of a sink.
-
-        One that has come to its end has completed everything.  It may have started again after
-        epochs that it told an earlier driver of, or nobody.
-        """
-        epochs = self._sinks[sink]
-        going_on = [epoch for node, epoch in epochs.items() if node in self._unfinished]
-        reached = min(going_on) if going_on else max(epochs.values())
+        reached = min(epochs.values())
         if reached <= self.committed[sink]:
             return []
         self.committed[sink] = reached
         return [Commit(sink, reached)]
 
+    def node_started(self, node: int, epoch: int) -> list[ControllerEffect]:
+        """A node starts after an epoch: it has completed that one, whoever was told of it."""
+        effects: list[ControllerEffect] = []
+        for sink, epochs in self._sinks.items():
+            if node in epochs and epoch < EPOCH_END:
+                effects += self.sink_completed(sink, node, epoch)
+        return effects
+
     def node_finished(self, node: int) -> list[ControllerEffect]:
         """A node has come to the end of all its inputs."""
         self._unfinished.discard(node)
-        effects: list[ControllerEffect] = []
-        for sink, epochs in self._sinks.items():
-            if node in epochs:
-                effects += self._commit(sink)
         if self._unfinished or self.phase not in (FlowPhase.RUNNING, FlowPhase.DRAINING):
-            return effects
-        return [*effects, *self._end(None)]
+            return []
+        return self._end(None)
 
     def stop_asked(self, now_ms: int) -> list[ControllerEffect]:
         """A person wants the flow to stop."""

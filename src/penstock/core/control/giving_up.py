@@ -58,6 +58,8 @@ class Losses:
         self._counts: dict[int, int] = {}
         self._lost_ms: dict[int, int] = {}
         self._reached: dict[int, int] = {}
+        self._most: dict[int, int] = {}
+        """Per node: the greatest count of those that it was lost with last."""
 
     def completed(self, node: int, epoch: int) -> None:
         """A node has completed an epoch."""
@@ -73,16 +75,23 @@ class Losses:
                 self._counts.pop(node, None)
             self._lost_ms[node] = now_ms
             self._counts[node] = self._counts.get(node, 0) + 1
+        self._most.update(dict.fromkeys(chosen, max(self._counts[node] for node in chosen)))
         return [node for node in chosen if self._counts[node] > self.limit]
 
     def forgive(self, nodes: Iterable[int]) -> None:
         """What has ended these nodes will not do so again; they stay careful."""
         for node in nodes:
             self._counts[node] = min(self._counts.get(node, 0), SOON)
+            self._most[node] = min(self._most.get(node, 0), SOON)
 
     def careful(self, node: int, soon: bool) -> bool:
-        """Whether a node's next incarnation shall say what it is about to work on."""
-        return self._counts.get(node, 0) >= min(SOON if soon else self.limit, self.limit // 2 + 1)
+        """Whether a node's next incarnation shall say what it is about to work on.
+
+        It may get further now and then, and yet be what ends its host before others do.
+        """
+        many = self.limit // 2 + 1
+        often = soon and self._counts.get(node, 0) >= min(SOON, many)
+        return often or self._most.get(node, 0) >= many
 
 
 class Judgement(NamedTuple):

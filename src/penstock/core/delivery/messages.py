@@ -19,6 +19,7 @@ __all__ = [
     "Body",
     "Collect",
     "Collected",
+    "Copy",
     "DeliverParcels",
     "Doubt",
     "Effect",
@@ -111,12 +112,15 @@ class Collected(NamedTuple):
     floor: Mapping[Lane, int]
 
 
+Copy = tuple[Role, int, tuple[ParcelRecord, ...], Mapping[Lane, int]]
+"""Role, incarnation of who shared last, records, floor."""
+
+
 class Introduced(NamedTuple):
     """A sibling has sent a new member all about its own roles; this is what it knows of others."""
 
     host: int
-    copies: tuple[tuple[Role, int, tuple[ParcelRecord, ...], Mapping[Lane, int]], ...]
-    """Role, incarnation of who shared last, records, floor."""
+    copies: tuple[Copy, ...]
 
 
 class Ask(NamedTuple):

@@ -31,6 +31,7 @@ from penstock.core.delivery.messages import (
     Body,
     Collect,
     Collected,
+    Copy,
     DeliverParcels,
     Effect,
     Envelope,
@@ -92,6 +93,9 @@ class ReplicaMachine:
         self.players: dict[Role, RolePlayer] = {}
         self.copies: dict[Role, RecordTable] = {}
         self._learnt: dict[Role, int] = {}
+        """Per role: the last player that has shared with this host."""
+        self._told: dict[Role, int] = {}
+        """Per role: the last player of which siblings have told what it shared with them."""
         self._forwards: dict[Role, Seat] = {}
         self.kept: dict[Role, tuple[Seat, RoleState]] = {}
         """What was handed over, and to whom, until it is known to have arrived."""
@@ -161,6 +165,9 @@ class ReplicaMachine:
         sender, body = envelope.sender, envelope.body
         if sender is not None:
             if self._refuses(sender, envelope.incarnation):
+                if isinstance(body, Share) and envelope.host in self._strangers:
+                    # This role is being taken from it; what it knows, perhaps no other host does.
+                    self._hear_of(sender, envelope.incarnation, body.records, body.floor)
                 return [self._to_host(envelope.host, Refused(sender, self.fences[sender]))]
             if envelope.incarnation > self.seats[sender].incarnation:
                 self.seats[sender] = Seat(envelope.host, envelope.incarnation)
@@ -216,8 +223,7 @@ class ReplicaMachine:
             if host in self.dead:
                 return []
             for about, incarnation, records, floor in body.copies:
-                if incarnation > self._learnt.get(about, 0):  # else its player has told itself
-                    self._add(about, records, floor)
+                self._hear_of(about, incarnation, records, floor)
             self._strangers.discard(body.host)
             return self._maybe_ready()
         if role is None:
@@ -251,6 +257,18 @@ class ReplicaMachine:
             self.copies.pop(role, None)
         self._add(role, records, floor)
 
+    def _hear_of(
+        self,
+        role: Role,
+        incarnation: int,
+        records: Iterable[ParcelRecord],
+        floor: Mapping[Lane, int],
+    ) -> None:
+        """Know what a sibling knows of a role, unless its player has told itself."""
+        if incarnation > self._learnt.get(role, 0) and role not in self.players:
+            self._add(role, records, floor)
+            self._told[role] = max(incarnation, self._told.get(role, 0))
+
     def _add(self, role: Role, records: Iterable[ParcelRecord], floor: Mapping[Lane, int]) -> None:
         table = self.copies.setdefault(role, RecordTable())
         table.put(records)
@@ -274,13 +292,21 @@ class ReplicaMachine:
             for player in self.players.values():
                 player.tables.joined(host)
                 effects += self._perform(player)
-            copies = tuple(
-                (role, self._learnt.get(role, 0), tuple(table.records.values()), dict(table.floor))
-                for role, table in self.copies.items()
-                if role not in self.players
-            )
-            effects.append(self._to_host(host, Introduced(self.host, copies)))
+            effects.append(self._to_host(host, Introduced(self.host, self._all_copies())))
         return effects + self._maybe_ready()
+
+    def _all_copies(self) -> tuple[Copy, ...]:
+        """What this host knows of its siblings' roles, from them or from others."""
+        return tuple(
+            (
+                role,
+                max(self._learnt.get(role, 0), self._told.get(role, 0)),
+                tuple(table.records.values()),
+                dict(table.floor),
+            )
+            for role, table in self.copies.items()
+            if role not in self.players
+        )
 
     def _maybe_ready(self) -> list[Effect]:
         self.ready = not self._strangers

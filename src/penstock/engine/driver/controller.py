@@ -240,6 +240,7 @@ class Controller:
             self.placement,
             self.links,
             self._committed,
+            self._node_started,
             self.hubs,
             self.settings,
         )
@@ -362,6 +363,9 @@ class Controller:
         if cut_us:
             self.sink_latency_us[sink] = now_us() - cut_us
         return self.machine.sink_completed(sink, node, epoch)
+
+    def _node_started(self, node: int, epoch: int) -> None:
+        self.events.post(lambda: self.machine.node_started(node, epoch))
 
     def _on_failure(self, error: PenstockError) -> None:
         if self.machine.phase not in (FlowPhase.ENDING, FlowPhase.ENDED):

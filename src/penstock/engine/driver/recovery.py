@@ -77,12 +77,14 @@ class Recovery:
         placement: dict[int, int],
         links: HostLinks,
         published: Callable[[str], int],
+        on_start: Callable[[int, int], None],
         hubs: Mapping[int, ProgressHub],
         settings: RunSettings,
     ) -> None:
         self.plan = plan
         self.graph = graph
         self._published = published
+        self._on_start = on_start
         self._settings = settings
         self._purges = settings.recovery == "purge"
         """Whether any loss takes all nodes back to their initial states."""
@@ -399,6 +401,7 @@ class Recovery:
             self._hold = GlobalHold(fed, self._pause_every, min(ahead.values()), ahead)
         for effect in starts:
             self.retention.node_restarted(effect.node, effect.start.completed)
+            self._on_start(effect.node, effect.start.completed)
         self.orders.start(starts, None if self._hold is None else self._hold.epoch)
 
     def _widened(self, effect: Widen) -> None:

@@ -39,16 +39,13 @@ def records_what_one_has_completed(
 
 
 @mutant(
-    "who has come to its end has completed all epochs",
-    f"{_LIFE}._commit",
+    "a node has completed the epoch that it starts after",
+    f"{_LIFE}.node_started",
     flows=Flows.LIVES,
     seed=507294367,
 )
-def holds_back_what_ended(real: Replacement, self: Any, sink: str) -> list[Any]:
-    unfinished, self._unfinished = self._unfinished, {*self._sinks[sink]}
-    effects: list[Any] = real(self, sink)
-    self._unfinished = unfinished
-    return effects
+def counts_no_starts(real: Replacement, *_: Any) -> list[Any]:
+    return []
 
 
 @mutant("a flow ends when all nodes have", f"{_LIFE}.node_finished", flows=Flows.LIVES, seed=2)
@@ -71,6 +68,18 @@ def has_time_for_ever(real: Replacement, *_: Any) -> list[Any]:
 @mutant("who is lost again and again is given up", f"{_LOSSES}.lost", flows=Flows.LIVES, seed=3)
 def never_gives_up(real: Replacement, *_: Any) -> list[int]:
     return []
+
+
+@mutant(
+    "who is lost with those that are lost too often says what it does",
+    f"{_LOSSES}.careful",
+    flows=Flows.LIVES,
+    seed=911043929,
+)
+def is_careful_alone(real: Replacement, self: Any, node: int, soon: bool) -> bool:
+    self._most = dict(self._counts)
+    careful: bool = real(self, node, soon)
+    return careful
 
 
 @mutant("a node may be lost some times", f"{_LOSSES}.lost", flows=Flows.LIVES, seed=3)

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.core.control.host_orders import TakeRole
 from penstock.core.control.ring_record import FenceSourceRoles, Tell
 from penstock.core.delivery.ids import Lane, ParcelId, Role
-from penstock.core.delivery.messages import Effect, Envelope, Parcel, Recovered
+from penstock.core.delivery.messages import Effect, Envelope, Parcel, Recovered, Share
 from penstock.core.delivery.player import RoleState
 from penstock.core.delivery.tables import RecordTable
 from penstock.testing.mutants.mutant import Flows, Mutant, Replacement, mutant
@@ -248,6 +248,33 @@ def learns_from_older_players(
     real: Replacement, self: Any, role: Role, incarnation: int, *rest: Any
 ) -> None:
     real(self, role, max(incarnation, self._learnt.get(role, 0)), *rest)
+
+
+@mutant(
+    "what siblings told is passed on to the next new sibling",
+    f"{_MACHINE}._sibling",
+    flows=_ROUGH,
+    seed=911043471,
+)
+def forgets_introductions(real: Replacement, self: Any, *what: Any) -> list[Effect]:
+    effects: list[Effect] = real(self, *what)
+    self._told.clear()
+    return effects
+
+
+@mutant(
+    "a new host keeps the records of a role that is being taken from a sibling",
+    f"{_MACHINE}.received",
+    flows=_ROUGH,
+    seed=911043471,
+)
+def refuses_records_as_well(real: Replacement, self: Any, envelope: Envelope) -> list[Effect]:
+    strangers = self._strangers
+    if isinstance(envelope.body, Share):
+        self._strangers = set()
+    effects: list[Effect] = real(self, envelope)
+    self._strangers = strangers
+    return effects
 
 
 @mutant("a new sibling is told everything", f"{_TABLES}.joined", flows=_REPLICAS, seed=49)

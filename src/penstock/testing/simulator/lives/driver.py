@@ -145,6 +145,8 @@ class LifeDriver:
         self.expects_failure = False
         """Whether something has happened that it need not survive."""
         self.over = False
+        self.told = dict.fromkeys(shape.nodes, -1)
+        """The last epoch of which it has heard that a node has completed it."""
         self._waiting: set[int] = set()
         """Nodes that wait for their hosts."""
         self._started: set[int] = set()
@@ -187,6 +189,8 @@ class LifeDriver:
                     self._started.add(node)
                     if epoch >= self._back.get(node, EPOCH_END):
                         self._back.pop(node, None)
+                    self._has_completed(node, epoch)
+                    self.perform([*self.life.node_started(node, epoch)])
             case Completed(node, incarnation, epoch):
                 self._completed(node, incarnation, epoch)
             case SavedState(node, news):
@@ -211,12 +215,16 @@ class LifeDriver:
             return
         world = self._world
         world.heard[node] = max(world.heard[node], -1 if epoch == EPOCH_END else epoch)
+        self._has_completed(node, epoch)
         if epoch >= self._back.get(node, EPOCH_END):
             self._back.pop(node, None)
         if node in world.shape.stages[-1] and epoch < EPOCH_END:
             self.perform([*self.life.sink_completed("out", node, epoch)])
         if epoch == EPOCH_END:
             self.perform([*self.life.node_finished(node)])
+
+    def _has_completed(self, node: int, epoch: int) -> None:
+        self.told[node] = max(self.told[node], -1 if epoch == EPOCH_END else epoch)
 
     def _saved(self, node: int, news: CheckpointNews) -> None:
         if news.incarnation == self.incarnations[node]:

@@ -181,7 +181,7 @@ class LifeMonitor:
         if failure is None and unfinished and not driver.stopping and not driver.stopped_early:
             raise Violation("life", f"it ends before nodes {unfinished}")
         committed = driver.life.committed["out"]
-        done = min(world.heard[node] for node in world.shape.stages[-1])
+        done = min(driver.told[node] for node in world.shape.stages[-1])
         if failure is None and committed < done:
             raise Violation("life", f"epoch {committed} is recorded; complete is {done}")
         if failure is None and world.shape.is_hopeless and not (unfinished or driver.stopping):
