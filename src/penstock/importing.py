@@ -5,14 +5,17 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from penstock.errors import SettingsError
+from penstock.errors import PenstockError, SettingsError
 from penstock.expressions.suggest import nearest
 
-__all__ = ["find", "module_of"]
+__all__ = ["find", "module_of", "users_code"]
 
 
 def find(target: str, folder: Path | None = None) -> tuple[Any, ModuleType]:
@@ -44,9 +47,40 @@ def module_of(where: str, folder: Path | None = None) -> ModuleType:
             return _from_file(where, (folder / where).resolve())
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
-        return importlib.import_module(where)
+        with users_code(where):
+            return importlib.import_module(where)
     except ModuleNotFoundError as error:
         raise SettingsError(f"cannot import {where}: {error}") from error
+
+
+@contextmanager
+def users_code(where: str) -> Iterator[None]:
+    """Code of the user's that runs while a flow is made: what it raises is shown from there on.
+
+    Penstock's own errors say what is wrong by themselves, and pass with the place they came from.
+    """
+    try:
+        yield
+    except (PenstockError, ModuleNotFoundError) as error:
+        if isinstance(error, PenstockError):
+            error.parameters.setdefault("traceback", _users_frames(error))
+        raise
+    except Exception as error:
+        raise SettingsError(
+            f"{where} raised {type(error).__name__}: {error}", traceback=_users_frames(error)
+        ) from error
+
+
+def _users_frames(error: BaseException) -> str:
+    """The traceback without the frames of Penstock and of the import system around it."""
+    ours = str(Path(__file__).parent)
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((ours, "<frozen importlib"))
+    ]
+    place = traceback.format_exception_only(error)[:-1]  # of a SyntaxError
+    return "".join(["Traceback (most recent call last):\n", *traceback.format_list(frames), *place])
 
 
 def _from_file(where: str, path: Path) -> ModuleType:
@@ -59,5 +93,10 @@ def _from_file(where: str, path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     sys.path.insert(0, str(path.parent))
-    spec.loader.exec_module(module)
+    try:
+        with users_code(where):
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[path.stem]
+        raise
     return module

@@ -79,7 +79,9 @@ def test_every_command_has_help(path: tuple[str, ...]) -> None:
 
 
 def test_the_commands_are_there() -> None:
-    assert {path[0] for path in COMMANDS if path} >= {"demo", "run", "bench", "plan", "version"}
+    assert {path[0] for path in COMMANDS if path} >= {
+        "demo", "run", "explain", "bench", "plan", "version",
+    }  # fmt: skip
 
 
 def test_version_says_what_it_runs_on() -> None:
@@ -198,6 +200,62 @@ def test_a_file_can_import_its_neighbours(flows: Path) -> None:
     (flows.parent / "flows_of_others.py").write_text("NAME = 'neighbour'\n")
     flows.write_text("from penstock import Flow\nimport flows_of_others as o\nf = Flow(o.NAME)\n")
     assert load_flow(f"{flows}:f").name == "neighbour"
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "place"),
+    [
+        ("import os\nflow = os.environ['NOT_SET_HERE']\n", "KeyError: 'NOT_SET_HERE'", "line 2"),
+        ("flow = = 1\n", "SyntaxError", "line 1"),
+        ("def flow():\n    raise ValueError('no luck')\n", "ValueError: no luck", "line 2"),
+    ],
+)
+def test_a_module_that_raises_is_reported_by_its_own_lines(
+    flows: Path,
+    text: str,
+    message: str,
+    place: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    flows.write_text(text)
+    status, out, err = called(monkeypatch, capsys, "run", f"{flows}:flow", "--check")
+    assert (status, out) == (2, "")
+    assert message in err
+    assert f'{flows}", {place}' in err
+    assert "importlib" not in err
+    assert "penstock/importing.py" not in err
+
+
+def test_a_mistake_in_a_flow_is_reported_with_its_line(
+    flows: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flows.write_text(
+        "import pyarrow as pa\nfrom penstock import Flow, functions as F\nflow = Flow()\n"
+        "rows = flow.memory(pa.schema({'n': pa.int64()}))\nrows.filter(F.col('m') > 1)\n"
+    )
+    status, _, err = called(monkeypatch, capsys, "run", f"{flows}:flow", "--check")
+    assert status == 2
+    assert "no column 'm'" in err
+    assert "line 5" in err
+
+
+def test_a_flow_is_explained(
+    flows: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flows.write_text(
+        "import pyarrow as pa\nfrom penstock import Flow, functions as F\nflow = Flow('small')\n"
+        "rows = flow.memory(pa.schema({'n': pa.int64()}))\n"
+        "rows.filter(F.col('n') > 1).memory(name='kept')\n"
+    )
+    picture = flows.parent / "flow.svg"
+    status, out, _ = called(
+        monkeypatch, capsys, "explain", f"{flows}:flow", "--picture", str(picture)
+    )
+    assert status == 0
+    assert "Flow small" in out
+    assert "(n > 1)" in out
+    assert picture.read_text(encoding="utf-8").startswith("<svg")
 
 
 # -- errors ----------------------------------------------------------------------------------------

@@ -113,19 +113,37 @@ def demo(
     run_ysb(seconds or 20, rate or 1_000_000, hosts or 4, master, json, kill)
 
 
+Target = Annotated[
+    str, typer.Argument(metavar="MODULE:FLOW|FILE.toml", help="A Flow, a function, or a file.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="An option of start(), such as checkpointLocation=/data/c; spark.* goes to Spark.",
+    ),
+]
+
+
+@app.command()
+def explain(
+    target: Target,
+    set_: Settings = None,
+    picture: Annotated[
+        str | None, typer.Option(metavar="FILE.svg", help="Draw the flow into this file, too.")
+    ] = None,
+) -> None:
+    """Print the stages of a flow with their columns, and what they become when it runs."""
+    from penstock.cli.run import explain_target
+
+    explain_target(target, set_ or [], picture)
+
+
 @app.command()
 def run(
-    target: Annotated[
-        str, typer.Argument(metavar="MODULE:FLOW|FILE.toml", help="A Flow, a function, or a file.")
-    ],
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="An option of start(), such as checkpointLocation=/data/c; spark.* goes to Spark.",
-        ),
-    ] = None,
+    target: Target,
+    set_: Settings = None,
     seconds: Annotated[float | None, typer.Option(min=0, help="Stop after this long.")] = None,
     available_now: Annotated[
         bool, typer.Option("--available-now", help="End when the input that is there is used up.")

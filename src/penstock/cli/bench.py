@@ -10,6 +10,7 @@ import typer
 from penstock.cli import (
     bench_cost,
     bench_delivery,
+    bench_functions,
     bench_monitor,
     bench_plan,
     bench_plan_live,
@@ -25,6 +26,7 @@ bench_app.command("plan")(bench_plan.bench_plan)
 bench_app.command("plan-live")(bench_plan_live.bench_plan_live_command)
 bench_app.command("monitor")(bench_monitor.bench_monitor_command)
 bench_app.command("cost")(bench_cost.bench_cost_command)
+bench_app.command("functions")(bench_functions.bench_functions_command)
 bench_app.command("delivery")(bench_delivery.bench_delivery_command)
 bench_app.command("regimes")(bench_regimes.regimes)
 bench_app.command("selective")(bench_regimes.selective)

@@ -13,13 +13,13 @@ from penstock.cli.output import print_json
 from penstock.engine.settings import RunSettings
 from penstock.engine.spark.session import local_session
 from penstock.errors import SettingsError, TopologyError
-from penstock.importing import find
-from penstock.planning.explain import explain
+from penstock.importing import find, users_code
+from penstock.planning.explain import draw, explain
 from penstock.planning.physical import physical_plan
 from penstock.terminal import stderr
 from penstock.topology import load_topology
 
-__all__ = ["check_target", "load_flow", "parse_settings", "run_target"]
+__all__ = ["check_target", "explain_target", "load_flow", "parse_settings", "run_target"]
 
 
 def run_target(
@@ -80,6 +80,14 @@ def check_target(target: str, settings: Sequence[str], json: bool) -> None:
         stderr.print(f"{name}: {guarantee}", highlight=False)
 
 
+def explain_target(target: str, settings: Sequence[str], picture: str | None) -> None:
+    """Print a flow's stages, and the nodes and paths that they become; draw them if asked to."""
+    flow, options, _ = _load(target, settings)
+    print(explain(flow, options.get("parallelism") or options.get("hosts") or 2))
+    if picture is not None:
+        draw(flow, picture)
+
+
 def _load(target: str, settings: Sequence[str]) -> tuple[Flow, dict[str, Any], dict[str, str]]:
     """A flow, options of start() and Spark's configuration; all checked before Spark starts."""
     options, conf = parse_settings(settings)
@@ -121,7 +129,8 @@ def load_flow(target: str) -> Flow:
             f"{target!r}: write it as MODULE:FLOW, such as my_flows:views, or give a .toml file"
         )
     found, module = find(target)
-    flow = found() if callable(found) else found
+    with users_code(target):
+        flow = found() if callable(found) else found
     if not isinstance(flow, Flow):
         raise SettingsError(f"{target!r} is a {type(flow).__name__}, not a penstock.Flow")
     flow.modules.append(module)

@@ -47,7 +47,7 @@ def status(store: Store, json: Json = False) -> None:
         for number, shard in enumerate(stage["shards"]):
             first = number == 0
             table.add_row(
-                stage["stage"] if first else "",
+                "\n".join(stage["stages"]) if first else "",
                 str(number),
                 stage["kind"] if first else "",
                 stage["regime"] if first else "",

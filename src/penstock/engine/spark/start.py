@@ -45,7 +45,11 @@ def start(flow: Flow, spark: SparkSession, **options: Unpack[StartOptions]) -> F
             store.close()
         raise
     query = FlowQuery(SparkLauncher(spark), run, _address(context))
-    query._start()
+    try:
+        query._start()
+    except KeyboardInterrupt:
+        query.stop()  # before the session goes, which the hosts would be launched in again
+        raise
     return query
 
 
