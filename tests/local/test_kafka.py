@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from penstock import Flow
@@ -21,7 +22,7 @@ from penstock.errors import (
     SinkError,
     SourceError,
 )
-from penstock.testing.kafka_broker import KafkaBroker
+from penstock.testing.kafka_broker import KafkaBroker, MockBroker
 from penstock.testing.local import LocalQuery, run_local, start_local
 
 WAIT_S = 60.0
@@ -34,7 +35,7 @@ def new_topic(broker: KafkaBroker, partitions: int = 1, **config: str) -> str:
     return name
 
 
-def put(broker: KafkaBroker, topic: str, values: list[Any], **more: Any) -> None:
+def put(broker: KafkaBroker | MockBroker, topic: str, values: list[Any], **more: Any) -> None:
     producer = kafka().Producer({"bootstrap.servers": broker.address, "linger.ms": 0})
     for value in values:
         plain = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
@@ -42,7 +43,7 @@ def put(broker: KafkaBroker, topic: str, values: list[Any], **more: Any) -> None
     assert producer.flush(WAIT_S) == 0
 
 
-def ids(broker: KafkaBroker, topic: str) -> list[int]:
+def ids(broker: KafkaBroker | MockBroker, topic: str) -> list[int]:
     return sorted(json.loads(message.value())["id"] for message in broker.read(topic))
 
 
@@ -58,7 +59,7 @@ def await_(condition: Callable[[], bool], query: LocalQuery) -> None:
         time.sleep(0.02)
 
 
-def copying(broker: KafkaBroker, source: str, target: str, **options: Any) -> Flow:
+def copying(broker: KafkaBroker | MockBroker, source: str, target: str, **options: Any) -> Flow:
     flow = Flow("copy")
     read = flow.kafka(
         broker.address,
@@ -256,6 +257,28 @@ def test_at_least_once_goes_without_transactions(kafka_broker: KafkaBroker) -> N
         run_local(flow)
     assert ids(kafka_broker, target) == sorted([*range(50)] * 2)
     assert kafka_broker.read(target, "read_uncommitted")[0].headers() == [("h", b"1")]
+
+
+def test_messages_may_say_their_partition(kafka_broker: KafkaBroker) -> None:
+    target = new_topic(kafka_broker, 2)
+    flow = Flow("placed")
+    made = flow.memory(pa.schema([("value", pa.string()), ("partition", pa.int32())]))
+    made.kafka(kafka_broker.address, topic=target)
+    made.push([{"value": "a", "partition": 1}, {"value": "b", "partition": 0}])
+    made.push([{"value": None, "partition": 1}])
+    run_local(flow)
+    found = [(m.partition(), m.value()) for m in kafka_broker.read(target)]
+    assert found == [(0, b"b"), (1, b"a"), (1, None)]
+
+
+def test_a_flow_can_be_tried_without_a_broker_of_its_own() -> None:
+    mock = MockBroker()
+    mock.create_topic("views")
+    put(mock, "views", rows(0, 20))
+    flow = copying(mock, "views", "copies", shards=2)
+    mock.create_topic("copies")
+    run_local(flow)
+    assert ids(mock, "copies") == list(range(20))
 
 
 def test_a_topic_has_one_writer_of_a_name(kafka_broker: KafkaBroker, tmp_path: Path) -> None:

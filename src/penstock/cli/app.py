@@ -13,6 +13,7 @@ from penstock.cli import plan as plan_command
 from penstock.cli import simulate as simulate_command
 from penstock.cli import store as store_commands
 from penstock.cli.bench import bench_app
+from penstock.cli.dev import dev_app
 from penstock.cli.output import print_json, set_up_logging
 from penstock.errors import SettingsError
 
@@ -32,6 +33,7 @@ app.command("rollback")(store_commands.rollback)
 app.command("explain-recovery")(store_commands.explain_recovery)
 app.command("drill")(drill_command.drill)
 app.add_typer(bench_app, name="bench")
+app.add_typer(dev_app, name="dev")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Master = Annotated[

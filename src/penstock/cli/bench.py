@@ -69,6 +69,27 @@ def ysb(
 
 
 @bench_app.command()
+def kafka(
+    seconds: Annotated[float, typer.Option(min=5, help="How long messages are sent.")] = 30,
+    rate: Annotated[int, typer.Option(min=1_000, help="Messages per second.")] = 100_000,
+    backlog: Annotated[
+        int, typer.Option(min=100_000, help="Messages of 100 B that are there already.")
+    ] = 2_000_000,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Kafka, windowed counts, Kafka, exactly once: response at a rate, and the highest rate.
+
+    Response is from the end of a window to its counts at a read-committed reader.  A broker is
+    started for it; that needs Maven, once.
+    """
+    from penstock.bench.kafka import bench_kafka
+
+    set_up_logging(verbose)
+    _show("Kafka to Kafka, exactly once", bench_kafka(seconds, rate, backlog), json)
+
+
+@bench_app.command()
 def barrier(
     rounds: Annotated[int, typer.Option(min=100, help="How many rounds.")] = 3000,
     stalls: Annotated[

@@ -18,20 +18,27 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from penstock.connectors.kafka.client import kafka
+from penstock.connectors.kafka.client import Brokers, Moment, kafka
+from penstock.core.kafka.reading import Partition
 from penstock.engine.spark.java import find_java
-from penstock.errors import SettingsError
+from penstock.errors import SettingsError, SourceError
 
-__all__ = ["COORDINATE", "KafkaBroker", "cache_folder", "kafka_jars"]
+__all__ = [
+    "COORDINATE",
+    "KafkaBroker",
+    "MockBroker",
+    "cache_folder",
+    "kafka_jars",
+    "messages_of",
+]
 
 COORDINATE = ("org.apache.kafka", "kafka_2.13", "4.3.1")
 LOOPBACK = "127.0.0.1"
-FETCH_S = 240.0
-START_S = 90.0
+FETCH_S = 100.0
+START_S = 60.0
 STOP_S = 15.0
 POLL_S = 0.05
 
@@ -63,10 +70,7 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 controlled.shutdown.enable=false
-log.retention.check.interval.ms=1000
-log.initial.task.delay.ms=1000
-log.segment.delete.delay.ms=0
-file.delete.delay.ms=0
+log.retention.ms=-1
 """
 
 
@@ -181,32 +185,7 @@ class KafkaBroker:
 
     def read(self, topic: str, isolation: str = "read_committed") -> list[Any]:
         """Every message that is in a topic now, partition by partition."""
-        return list(self._messages(topic, isolation))
-
-    def _messages(self, topic: str, isolation: str) -> Iterator[Any]:
-        module = kafka()
-        consumer = module.Consumer(
-            {
-                "bootstrap.servers": self.address,
-                "group.id": f"reader-{uuid.uuid4().hex}",
-                "isolation.level": isolation,
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-            }
-        )
-        try:
-            numbers = consumer.list_topics(topic, timeout=START_S).topics[topic].partitions
-            consumer.assign([module.TopicPartition(topic, n, 0) for n in sorted(numbers)])
-            at_end: set[int] = set()
-            deadline = time.monotonic() + START_S
-            while len(at_end) < len(numbers) and time.monotonic() < deadline:
-                for message in consumer.consume(10_000, 0.1):
-                    if message.error() is None:
-                        yield message
-                    elif message.error().code() == module.KafkaError._PARTITION_EOF:
-                        at_end.add(message.partition())
-        finally:
-            consumer.close()
+        return messages_of(self.address, topic, isolation)
 
     def _format(self, command: list[str], settings: Path) -> None:
         number = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -239,6 +218,70 @@ class KafkaBroker:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(STOP_S)
+
+
+class MockBroker:
+    """The client's own imitation of a broker, in this process: no Java, but no transactions either.
+
+    It does not hide rows of open transactions, nor fence producers, nor keep the marks of sinks:
+    for trying flows out, and for tests of what reads.
+    """
+
+    def __init__(self) -> None:
+        self._client = kafka().Producer(
+            {"bootstrap.servers": "mock", "test.mock.num.brokers": 1, "log_level": 0}
+        )
+        (broker,) = self._client.list_topics(timeout=START_S).brokers.values()
+        self.address = f"{broker.host}:{broker.port}"
+
+    def create_topic(self, name: str) -> None:
+        """Make a topic; it has four partitions."""
+        while name not in self._client.list_topics(name, timeout=START_S).topics:
+            time.sleep(POLL_S)
+
+    def read(self, topic: str) -> list[Any]:
+        """Every message that is in a topic now, partition by partition."""
+        return messages_of(self.address, topic, "read_committed")
+
+
+def messages_of(address: str, topic: str, isolation: str) -> list[Any]:
+    """Every message that is in a topic now, partition by partition.
+
+    Transactions that are under way are waited for: a commit returns a little before its rows can be
+    read.
+    """
+    module = kafka()
+    consumer = module.Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": f"reader-{uuid.uuid4().hex}",
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    found: list[Any] = []
+    cluster = Brokers({"bootstrap.servers": address}, SourceError)
+    missing = cluster.offsets(Moment("latest"), cluster.partitions(topic))
+    deadline = time.monotonic() + START_S
+    try:
+        consumer.assign([module.TopicPartition(*partition, 0) for partition in missing])
+        while missing:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"topic {topic} was not read within {START_S:.0f} s")
+            for message in consumer.consume(10_000, 0.05):
+                partition = Partition(message.topic(), message.partition())
+                if message.error() is None:
+                    found.append(message)
+                elif message.error().code() == module.KafkaError._PARTITION_EOF:
+                    missing = {
+                        p: end
+                        for p, end in missing.items()
+                        if p != partition or message.offset() < end
+                    }
+    finally:
+        consumer.close()
+    return sorted(found, key=lambda message: (message.partition(), message.offset()))
 
 
 def _free_port() -> int:

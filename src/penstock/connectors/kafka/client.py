@@ -124,7 +124,9 @@ class Moment:
 class Brokers:
     """What a cluster says of its topics; asks until it is closed, and waits for each answer."""
 
-    def __init__(self, settings: Mapping[str, Any], error: type[PenstockError]) -> None:
+    def __init__(
+        self, settings: Mapping[str, Any], error: type[PenstockError], wait_s: float = ANSWER_S
+    ) -> None:
         self._error = error
         self._shown = settings["bootstrap.servers"]
         admin = kafka().admin
@@ -132,7 +134,7 @@ class Brokers:
         with self._mapped("the settings of the client are refused"):
             self._admin = admin.AdminClient(dict(settings), logger=_log)
         with self._mapped(f"no broker answers at {self._shown}"):
-            self._topics = self._admin.list_topics(timeout=ANSWER_S)
+            self._topics = self._admin.list_topics(timeout=wait_s)
 
     def _mapped(self, what: str) -> _Mapped:
         return _Mapped(self._error, f"kafka: {what}")

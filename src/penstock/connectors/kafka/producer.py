@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -46,6 +47,15 @@ LOOK_S = 1.0
 DRIVER = -1
 """The incarnation of the driver, which claims a sink for a run."""
 
+AGAIN_S = 0.05
+
+_NOT_READY = (
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "COORDINATOR_NOT_AVAILABLE",
+    "NOT_COORDINATOR",
+    "UNSTABLE_OFFSET_COMMIT",
+    "_WAIT_COORD",
+)
 _FOR_GOOD = (
     "CLUSTER_AUTHORIZATION_FAILED",
     "GROUP_AUTHORIZATION_FAILED",
@@ -88,6 +98,7 @@ def producer_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         "partitioner": "murmur2_random",  # that of Java's clients: a key goes where theirs goes
         "queue.buffering.max.messages": 0,  # an epoch is in memory anyway
         "queue.buffering.max.kbytes": 2_147_483_647,
+        "retry.backoff.ms": 5,  # a transaction may begin before the broker is done with the last
         **settings,
         "delivery.report.only.error": True,
         "enable.idempotence": True,
@@ -110,30 +121,22 @@ def mapped(what: str) -> Iterator[None]:
 
 def give(producer: Any, topic: str, batch: pa.RecordBatch) -> None:
     """Give a producer a batch of messages; it sends them in its own thread."""
-    columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
-    if "headers" in columns:  # not for batches
-        headers = columns.pop("headers")
-        names = list(columns)
-        for pairs, *values in zip(headers, *columns.values(), strict=True):
-            some = {
-                n: v for n, v in zip(names, values, strict=True) if n == "value" or v is not None
-            }
-            named = [(pair["key"], pair["value"]) for pair in pairs or ()]
-            producer.produce(topic, headers=named, **some)
+    names = batch.schema.names
+    columns = [batch.column(name).to_pylist() for name in names]
+    if {*names} <= {"key", "value"}:
+        if names == ["value"]:
+            rows = [{"value": value} for value in columns[0]]
+        else:
+            first, second = names
+            rows = [{first: one, second: other} for one, other in zip(*columns, strict=True)]
+        if producer.produce_batch(topic, rows) < len(rows):
+            raise kafka().KafkaException(next(row["_error"] for row in rows if "_error" in row))
         return
-    if "partition" in columns:
-        names = list(columns)
-        rows = [
-            {n: v for n, v in zip(names, values, strict=True) if n != "partition" or v is not None}
-            for values in zip(*columns.values(), strict=True)
-        ]
-    elif "key" in columns:
-        pairs = zip(columns["key"], columns["value"], strict=True)
-        rows = [{"key": key, "value": value} for key, value in pairs]
-    else:
-        rows = [{"value": value} for value in columns["value"]]
-    if producer.produce_batch(topic, rows) < len(rows):
-        raise kafka().KafkaException(next(row["_error"] for row in rows if "_error" in row))
+    for values in zip(*columns, strict=True):  # a batch can have neither headers nor partitions
+        message = {n: v for n, v in zip(names, values, strict=True) if v is not None}
+        if "headers" in message:
+            message["headers"] = [(pair["key"], pair["value"]) for pair in message["headers"]]
+        producer.produce(topic, **message)
 
 
 def end(producer: Any) -> None:
@@ -290,21 +293,36 @@ class Marks:
 
     def soon(self) -> tuple[Mark, Owner] | None:
         """The mark, if it can be had at once."""
-        with contextlib.suppress(kafka().KafkaException):
+        with contextlib.suppress(kafka().KafkaException, NotWrittenError):
             return self.read(LOOK_S)
         return None
 
     def read(self, timeout_s: float = ANSWER_S) -> tuple[Mark, Owner] | None:
         """The mark and who wrote it; None: nobody has yet."""
-        asked = [kafka().TopicPartition(self._target.topic, 0)]
-        (found,) = self._consumer.committed(asked, timeout_s)
-        if found.error is not None:
-            raise kafka().KafkaException(found.error)
+        deadline = time.monotonic() + timeout_s
+        while (found := self._asked(timeout_s)) is None:
+            if time.monotonic() > deadline:
+                raise NotWrittenError(f"{self._target}: the coordinator of its group is not ready")
+            time.sleep(AGAIN_S)
         if found.offset < 0 or not found.metadata:
             return None
         plain = json.loads(found.metadata)
         owner = Owner.from_plain(plain)
         return Mark(found.offset - 1, owner.run, int(plain["incarnation"])), owner
+
+    def _asked(self, timeout_s: float) -> Any:
+        """The offset that is the mark; None: the broker wants to be asked again."""
+        module = kafka()
+        try:
+            asked = [module.TopicPartition(self._target.topic, 0)]
+            (found,) = self._consumer.committed(asked, timeout_s)
+            if found.error is not None:
+                raise module.KafkaException(found.error)
+        except module.KafkaException as error:
+            if error.args[0].name() not in _NOT_READY:
+                raise
+            return None
+        return found
 
     def place(self, mark: Mark, owner: Owner) -> Any:
         """A mark as an offset with metadata."""

@@ -59,6 +59,10 @@ WAITING_MAX = 100_000
 """A partition that has more messages waiting for another one's replay is paused."""
 POLL_S = 0.002
 """How soon to look again when there is nothing."""
+PLAN_S = 3.0
+"""How long to wait for an answer where the flow is only planned."""
+QUEUE_KB = 16_384
+"""How much of a partition is fetched ahead."""
 REPLAY_S = 60.0
 """How long a replay waits for messages that the broker has had."""
 GROUP_S = 1.0
@@ -167,7 +171,15 @@ class KafkaSource(Source):
         kafka()
 
     def shards(self, wanted: int) -> int:
-        return self.shards_wanted or wanted
+        """One for each partition: then event time is that of each partition by itself."""
+        if self.shards_wanted is not None:
+            return self.shards_wanted
+        try:
+            cluster = Brokers(self.settings, SourceError, PLAN_S)
+            return len(self.topics.partitions(cluster)) or wanted
+        except SourceError as error:  # of which the start of a flow says more
+            _log.info("planned without knowing the partitions: %s", error)
+            return wanted
 
     def check(self) -> None:
         """Find the partitions, and the offsets that the options mean: the same for all shards."""
@@ -224,6 +236,7 @@ class KafkaReader(Reader):
             {
                 "group.id": f"penstock-{context.stage}",
                 "isolation.level": "read_committed",
+                "queued.max.messages.kbytes": QUEUE_KB,
                 **source.settings,
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,

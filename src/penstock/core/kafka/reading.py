@@ -68,7 +68,8 @@ class ShardReading:
 
     >>> a, b = Partition("t", 0), Partition("t", 1)
     >>> live = ShardReading(None, [])
-    >>> live.found({a: 10, b: 0}); live.took([Stretch(a, 2), Stretch(b, 1)], {a: 12, b: 1})
+    >>> live.found({a: 10, b: 0})
+    >>> live.took([Stretch(a, 2), Stretch(b, 1)], {a: 12, b: 1})
     >>> entry = live.take_note()
     >>> again = ShardReading(None, [entry])
     >>> again.next_run(); again.took([Stretch(a, 2)], {a: 12}, new=False); again.next_run()
