@@ -37,8 +37,8 @@ __all__ = [
 
 COORDINATE = ("org.apache.kafka", "kafka_2.13", "4.3.1")
 LOOPBACK = "127.0.0.1"
-FETCH_S = 240.0
-START_S = 90.0
+FETCH_S = 100.0
+START_S = 60.0
 STOP_S = 15.0
 POLL_S = 0.05
 
