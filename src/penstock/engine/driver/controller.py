@@ -25,7 +25,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, assert_never
 
-from penstock.connectors.memory import MemorySource
 from penstock.core.control.assignment import Assignment, EpochGrid, PlanOrders, SourceRules
 from penstock.core.control.controller import (
     Assign,
@@ -552,7 +551,7 @@ class Controller:
             for operator in driver_sinks(self.plan).values():
                 operator.resume(self.resume + 1)
             self.events.post(lambda: self.machine.ready(DRIVER))
-        for source in self.memory_sources():
+        for source in memory_sources(self.plan):
             source.on_push = self.host.wake
 
     def _await_driver_host(self) -> None:
@@ -575,7 +574,7 @@ class Controller:
         """Give everything back; what cannot be closed fails the flow."""
         failed = close_all([self.frames.close])
         error = error or failed
-        for source in self.memory_sources():
+        for source in memory_sources(self.plan):
             source.on_push = None
             if error is not None:
                 source.fail(error)
@@ -598,7 +597,3 @@ class Controller:
         if self.store is not None:
             yield self.store.close
         yield self._on_progress
-
-    def memory_sources(self) -> list[MemorySource]:
-        """The sources that the driver pushes rows into."""
-        return memory_sources(self.plan)

@@ -26,6 +26,7 @@ from penstock.engine.driver.live_plan import LivePlan
 from penstock.engine.driver.prepare import PreparedRun
 from penstock.engine.driver.requests import serve
 from penstock.engine.driver.rollbacks import Rollbacks
+from penstock.engine.driver.shipping import memory_sources
 from penstock.engine.host.clock import now_us
 from penstock.errors import PenstockError, SettingsError, TransientError
 from penstock.planning.promises import notes_of
@@ -148,7 +149,7 @@ class FlowQuery:
         """Wait until the rows that sources have read, or that were pushed, are in all sinks."""
         deadline = time.monotonic() + timeout
         controller = self._controller
-        ends = [(source, source.end) for source in controller.memory_sources()]
+        ends = [(source, source.end) for source in memory_sources(controller.plan)]
         self._wait(lambda: all(source.read_to >= end for source, end in ends), deadline)
         clock = controller.clock
         if clock is None:
