@@ -67,7 +67,7 @@ from penstock.engine.driver.members import Calls, Members, Parts, membership_pol
 from penstock.engine.driver.prepare import PreparedRun
 from penstock.engine.driver.progress_hub import ProgressHub
 from penstock.engine.driver.pulse import Pulse
-from penstock.engine.driver.recovery import Recovery
+from penstock.engine.driver.recovery import EpochFacts, Recovery
 from penstock.engine.driver.recovery_place import RecoveryPlace, recovery_place
 from penstock.engine.driver.replicas import Replicas
 from penstock.engine.driver.shipping import (
@@ -238,8 +238,7 @@ class Controller:
             place,
             self.placement,
             self.links,
-            self._committed,
-            self._node_started,
+            EpochFacts(self._committed, self._node_started),
             self.hubs,
             self.settings,
         )

@@ -18,7 +18,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from penstock.core.causal.graph import CausalGraph, NodeKind
 from penstock.core.causal.reports import Stored
@@ -61,9 +61,18 @@ from penstock.errors import PenstockError
 from penstock.planning.physical import PhysicalPlan
 from penstock.planning.replica_plan import causal_part
 
-__all__ = ["Recovery"]
+__all__ = ["EpochFacts", "Recovery"]
 
 log = logging.getLogger(__name__)
+
+
+class EpochFacts(NamedTuple):
+    """The controller's record of epochs, as far as a recovery needs it."""
+
+    published: Callable[[str], int]
+    """The last epoch of a sink that is recorded."""
+    started: Callable[[int, int], None]
+    """A node starts after this epoch."""
 
 
 class Recovery:
@@ -76,15 +85,13 @@ class Recovery:
         place: RecoveryPlace,
         placement: dict[int, int],
         links: HostLinks,
-        published: Callable[[str], int],
-        on_start: Callable[[int, int], None],
+        epochs: EpochFacts,
         hubs: Mapping[int, ProgressHub],
         settings: RunSettings,
     ) -> None:
         self.plan = plan
         self.graph = graph
-        self._published = published
-        self._on_start = on_start
+        self._epochs = epochs
         self._settings = settings
         self._purges = settings.recovery == "purge"
         """Whether any loss takes all nodes back to their initial states."""
@@ -97,7 +104,7 @@ class Recovery:
             begun={} if described is None else described.begun,
         )
         self.store = RecoveryStore(
-            plan, graph, place, self.description, published, initial_only=self._purges
+            plan, graph, place, self.description, epochs.published, initial_only=self._purges
         )
         self.orders = NodeOrders(plan, graph, self.description, placement, links, hubs)
         causal = causal_part(plan, graph)
@@ -271,7 +278,7 @@ class Recovery:
         """Tell the retention machine what sinks have published."""
         for chain in self.plan.chains:
             if chain.sinks:
-                epoch = min(map(self._published, chain.sinks))
+                epoch = min(map(self._epochs.published, chain.sinks))
                 for node in chain.nodes:
                     self.retention.sink_published(node, epoch)
 
@@ -401,7 +408,7 @@ class Recovery:
             self._hold = GlobalHold(fed, self._pause_every, min(ahead.values()), ahead)
         for effect in starts:
             self.retention.node_restarted(effect.node, effect.start.completed)
-            self._on_start(effect.node, effect.start.completed)
+            self._epochs.started(effect.node, effect.start.completed)
         self.orders.start(starts, None if self._hold is None else self._hold.epoch)
 
     def _widened(self, effect: Widen) -> None:
