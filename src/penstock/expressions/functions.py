@@ -30,6 +30,7 @@ from penstock.expressions import (
 from penstock.expressions.call import Call
 from penstock.expressions.coerce import coerced, common, folded, null
 from penstock.expressions.comparison import compare
+from penstock.expressions.generators import GENERATORS
 from penstock.expressions.nodes import Apply, Node
 from penstock.expressions.suggest import nearest
 from penstock.expressions.types import operand_type
@@ -37,15 +38,11 @@ from penstock.expressions.types import operand_type
 if TYPE_CHECKING:
     from penstock.expressions.build import ExpressionBuilder
 
-__all__ = ["FUNCTIONS", "GENERATORS", "build_call"]
+__all__ = ["FUNCTIONS", "build_call"]
 
 _AGGREGATES = frozenset(
     ["count", "sum", "avg", "mean", "min", "max", "first", "last", "collect_list", "collect_set"]
 )
-GENERATORS = frozenset(
-    ["explode", "explode_outer", "posexplode", "posexplode_outer", "inline", "inline_outer"]
-)
-"""Functions that make several rows of one; see :mod:`penstock.expressions.generators`."""
 _UNREPEATABLE = frozenset(
     ["current_timestamp", "current_date", "now", "localtimestamp", "rand", "randn", "random",
      "uuid", "monotonically_increasing_id", "shuffle", "input_file_name"]

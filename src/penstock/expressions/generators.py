@@ -11,10 +11,14 @@ import pyarrow.compute as pc
 from penstock.errors import SchemaError
 from penstock.expressions.column import Column
 from penstock.expressions.compile import Compiled, compile_expression
-from penstock.expressions.functions import GENERATORS
 from penstock.expressions.lists import parts
 
-__all__ = ["Generator", "generator_of"]
+__all__ = ["GENERATORS", "Generator", "generator_of"]
+
+GENERATORS = frozenset(
+    ["explode", "explode_outer", "posexplode", "posexplode_outer", "inline", "inline_outer"]
+)
+"""The names of such functions."""
 
 
 class Generator(NamedTuple):

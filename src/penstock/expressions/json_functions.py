@@ -65,13 +65,17 @@ def _parsed(values: Any, target: pa.DataType) -> pa.Array:
     return made
 
 
-def _is_exact(kind: pa.DataType) -> bool:
-    """Whether Arrow's reader gives what Spark's does, or fails."""
+def _exact(kind: pa.DataType) -> pa.DataType | None:
+    """The type to read with Arrow, if that gives what Spark's reader does, or fails."""
     if t.is_struct(kind):
-        return all(_is_exact(kind.field(i).type) for i in range(kind.num_fields))
+        fields = [(field.name, _exact(field.type)) for field in kind]
+        return None if any(made is None for _, made in fields) else pa.struct(fields)
     if t.is_list(kind):
-        return _is_exact(kind.value_type)
-    return bool(t.is_int64(kind) or t.is_float64(kind) or t.is_boolean(kind) or t.is_string(kind))
+        inner = _exact(kind.value_type)
+        return None if inner is None else list_type(inner)
+    if t.is_signed_integer(kind):
+        return pa.int64()
+    return kind if t.is_float64(kind) or t.is_boolean(kind) or t.is_string(kind) else None
 
 
 def _parsed_by_arrow(values: pa.Array, target: pa.DataType) -> pa.Array | None:
@@ -81,7 +85,8 @@ def _parsed_by_arrow(values: pa.Array, target: pa.DataType) -> pa.Array | None:
     ends with ``}``, so no object goes from one text into the next; as many objects as texts means
     one in each.
     """
-    if values.null_count or not len(values) or not (t.is_struct(target) and _is_exact(target)):
+    exact = _exact(target) if t.is_struct(target) else None
+    if exact is None or values.null_count or not len(values):
         return None
     whole = pc.and_(pc.starts_with(values, "{"), pc.ends_with(values, "}"))
     if not pc.all(whole).as_py():
@@ -91,13 +96,17 @@ def _parsed_by_arrow(values: pa.Array, target: pa.DataType) -> pa.Array | None:
         made = json.read_json(
             pa.BufferReader(pa.py_buffer(data)),
             json.ReadOptions(use_threads=False, block_size=len(data) + 1),
-            json.ParseOptions(pa.schema(list(target)), unexpected_field_behavior="ignore"),
+            json.ParseOptions(pa.schema(list(exact)), unexpected_field_behavior="ignore"),
         )
+        if made.num_rows != len(values) or made.schema.types != [field.type for field in exact]:
+            return None
+        # An integer that is too large for its type fails here.
+        columns = [
+            column.combine_chunks().cast(field.type)
+            for column, field in zip(made.columns, target, strict=True)
+        ]
     except pa.ArrowInvalid:
         return None
-    if made.num_rows != len(values) or made.schema.types != [field.type for field in target]:
-        return None
-    columns = [column.combine_chunks() for column in made.columns]
     return pa.StructArray.from_arrays(columns, fields=list(target))
 
 

@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 from penstock.errors import SchemaError, require
 from penstock.expressions import Column, Compiled, compile_expression, describe_expression
 from penstock.expressions.column import parsed, refuse_foreign
-from penstock.expressions.functions import GENERATORS
-from penstock.expressions.generators import Generator, generator_of
+from penstock.expressions.generators import GENERATORS, Generator, generator_of
 from penstock.operators.base import Kernel, StatelessOperator
 
 __all__ = ["Select", "WithColumn", "WithColumns"]
