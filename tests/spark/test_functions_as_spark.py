@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyspark.sql.functions as spark_functions
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from penstock import Flow
@@ -170,7 +171,8 @@ def kind(of: pa.DataType) -> Any:
 
 
 def ours(text: str, rows: pa.Table) -> pa.ChunkedArray:
-    compiled = compile_expression(made(text, our_functions), rows.schema, what="select")
+    bound = compile_expression(made(text, our_functions), rows.schema, what="select")
+    compiled = cloudpickle.loads(cloudpickle.dumps(bound))  # as it comes to a host
     values = [compiled.evaluate(batch) for batch in rows.to_batches(max_chunksize=2)]
     return pa.chunked_array(values, compiled.type)
 

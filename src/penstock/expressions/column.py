@@ -149,6 +149,7 @@ class Column:
         return Column(exp.Paren(this=exp.Not(this=_operand(self))))
 
     __hash__ = object.__hash__
+    __array_ufunc__ = None  # NumPy's numbers on the left leave operators to us
 
     # -- tests -----------------------------------------------------------------------------------
 

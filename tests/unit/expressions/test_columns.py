@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
@@ -55,6 +56,7 @@ def values(column: Any) -> list[Any]:
         (F.lit(b"ab"), [b"ab"] * 2),
         (F.lit({"a": 1}), [[("a", 1)]] * 2),
         (F.expr("price * 2"), [1.0, 4.0]),
+        (np.float64(2) * F.col("price"), [1.0, 4.0]),
     ],
 )
 def test_values(column: Column, expected: list[Any]) -> None:
