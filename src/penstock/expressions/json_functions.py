@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from penstock.expressions.nodes import Node
 __all__ = ["FUNCTIONS"]
 
 Build = Callable[[Call], Node]
+_BLOCK = 4096
 _STEP = re.compile(r"\.([^.\[\]*]+)|\['([^']+)'\]|\[(\d+)\]")
 
 
@@ -54,6 +56,18 @@ def _parsed(values: Any, target: pa.DataType) -> pa.Array:
     quick = _parsed_by_arrow(values, target)
     if quick is not None:
         return quick
+    return _in_blocks(values, partial(_parsed_by_index, target=target))
+
+
+def _in_blocks(values: pa.Array, run: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """A few thousand texts at a time: what is between the steps stays in the cache."""
+    if len(values) <= _BLOCK:
+        return run(values)
+    starts = range(0, len(values), _BLOCK)
+    return pa.concat_arrays([run(values.slice(start, _BLOCK)) for start in starts])
+
+
+def _parsed_by_index(values: pa.Array, target: pa.DataType) -> pa.Array:
     index = JsonIndex(values, strict=True)
     made = read(index, index.root, target)
     if t.is_struct(target):
@@ -124,6 +138,10 @@ def _get_object(call: Call) -> Node:
 
 def _found(values: Any, steps: tuple[str | int, ...]) -> pa.Array:
     (values,) = arrays_of(values)
+    return _in_blocks(values, partial(_at_path, steps=steps))
+
+
+def _at_path(values: pa.Array, steps: tuple[str | int, ...]) -> pa.Array:
     index = JsonIndex(values)
     nodes = index.root
     for step in steps:

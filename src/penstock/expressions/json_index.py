@@ -46,6 +46,8 @@ for _one, _other in (
 ):  # fmt: skip
     _ALLOWED[2, _one, _other] = True
 _NUMBER = r"^(?:-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null)$"
+_DEPTH_MAX = 1000
+"""Deeper texts are malformed, as for Spark's parser."""
 _NOT_FINITE = r"^(?:NaN|[+-]?INF|[+-]?Infinity)$"
 
 
@@ -57,8 +59,7 @@ class JsonIndex:
         that is how Spark's from_json reads; its other functions do the opposite."""
         self._strict = strict
         ended = pc.binary_join_element_wise(pc.fill_null(texts, ""), "\n", "")
-        self.data, lengths, _ = spread(ended)
-        self.ends = np.cumsum(lengths)
+        self.data, _, self._rows = spread(ended)
         self.bad = np.zeros(len(texts), bool)
         classes, openings, closings = self._strings()
         kinds, starts, stops = self._tokens(classes, openings, closings)
@@ -73,7 +74,7 @@ class JsonIndex:
         quotes = np.flatnonzero(data == 34)
         if (data == 92).any():
             quotes = quotes[~self._escaped(quotes)]
-        rows = np.searchsorted(self.ends, quotes, side="right")
+        rows = self._rows[quotes]
         count = np.bincount(rows, minlength=len(self.bad))
         self.bad |= count % 2 == 1
         quotes, rows = quotes[~self.bad[rows]], rows[~self.bad[rows]]
@@ -86,7 +87,7 @@ class JsonIndex:
         controls = hidden & (data < 32)
         if self._strict and controls.any():
             places = np.flatnonzero(controls)
-            self.bad[np.searchsorted(self.ends, places, side="right")] = True
+            self.bad[self._rows[places]] = True
         self.solid = hidden | (classes != _BLANK)
         """Bytes that are no blanks between tokens."""
         classes[hidden] = _BLANK
@@ -117,7 +118,7 @@ class JsonIndex:
     # -- tokens to values ------------------------------------------------------------------------
 
     def _arrange(self, kinds: Any, starts: Any, stops: Any) -> None:
-        rows = np.searchsorted(self.ends, starts, side="right")
+        rows = self._rows[starts]
         opens = (kinds == _OPEN_OBJECT) | (kinds == _OPEN_ARRAY)
         closes = (kinds == _CLOSE_OBJECT) | (kinds == _CLOSE_ARRAY)
         depth = np.cumsum(opens.astype(np.int64) - closes)
@@ -131,15 +132,17 @@ class JsonIndex:
         self.bad |= last < 0
         inner = depth + closes  # of a container's own tokens, what is inside
         beyond = np.arange(len(rows)) > last[rows]
+        self.bad[rows[(inner > _DEPTH_MAX) & ~beyond]] = True
         self.bad[rows[(inner < closes) & ~beyond]] = True
         wrong = self.bad[rows] | beyond
-        # Two entries for an opener: a value outside, the beginning inside.
-        token = np.concatenate([np.flatnonzero(~wrong), np.flatnonzero(opens & ~wrong)])
-        as_value = np.concatenate(
-            [np.zeros(int((~wrong).sum()), bool), np.ones(int((opens & ~wrong).sum()), bool)]
-        )
+        # Two entries for an opener: first a value outside, then the beginning inside.
+        kept = np.flatnonzero(~wrong)
+        times = 1 + opens[kept]
+        token = np.repeat(kept, times)
+        as_value = np.zeros(len(token), bool)
+        as_value[(np.cumsum(times) - times)[opens[kept]]] = True
         level = inner[token] - as_value
-        order = np.lexsort((token, level))
+        order = np.argsort(level.astype(np.int16), kind="stable")
         token, as_value, level = token[order], as_value[order], level[order]
         self._connect(kinds, starts, stops, rows, token, as_value, level)
 
