@@ -277,6 +277,18 @@ def refuses_records_as_well(real: Replacement, self: Any, envelope: Envelope) ->
     return effects
 
 
+@mutant(
+    "what a new sibling knows the others need not know yet",
+    f"{_TABLES}.joined",
+    flows=_ROUGH,
+    seed=777986377,
+)
+def takes_newcomers_for_all(real: Replacement, self: Any, host: int) -> None:
+    real(self, host)
+    for sharing in self._sharing.values():
+        sharing.newcomer = False
+
+
 @mutant("a new sibling is told everything", f"{_TABLES}.joined", flows=_REPLICAS, seed=49)
 def tells_new_siblings_nothing(real: Replacement, self: Any, host: int) -> None:
     self.siblings.add(host)
