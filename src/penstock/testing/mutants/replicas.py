@@ -63,7 +63,7 @@ def replicas_without_dedup(real: Replacement, *_: Any) -> bool:
     return False
 
 
-@mutant("tables for depth stages", f"{_TABLES}._released", flows=_REPLICAS, seed=47)
+@mutant("tables for depth stages", f"{_TABLES}._released", flows=_REPLICAS, seed=165)
 def releases_too_early(real: Replacement, self: Any, level: int) -> bool:
     return bool(level >= self.settings.release - 1)
 
