@@ -32,6 +32,8 @@ PROVED_ELSEWHERE: dict[str, str] = {
     "penstock.core.causal.codec": "tests/property/test_causal_codec.py",
     "penstock.core.delivery.guarantees": "tests/unit/core/test_delivery_guarantees.py",
     "penstock.core.delivery.lane_epochs": "tests/property/test_delivery_laws.py",
+    "penstock.core.kafka.reading": "tests/property/test_kafka_reading.py",
+    "penstock.core.kafka.writing": "tests/property/test_kafka_writing.py",
     "penstock.core.progress.summary": "tests/property/test_progress_tracker.py",
     "penstock.core.progress.notifications": "tests/property/test_progress_tracker.py",
     "penstock.core.rollback.cascades": "tests/unit/core/test_rollback.py",
@@ -47,7 +49,8 @@ PROVED_ELSEWHERE: dict[str, str] = {
 
 What a flow is planned with (graphs, plans, guarantees, cascades) runs before it does.  Of the
 general theory of rollbacks a running flow has whole epochs only: no witnesses, no exact deliveries
-and no transformers of loops.  Its codecs are put together when they are imported.
+and no transformers of loops.  Its codecs are put together when they are imported.  What a Kafka
+broker does is no part of the simulated world.
 """
 
 TRACED = 20

@@ -48,6 +48,8 @@ Outgoing = tuple[Role | int, Body]
 class _Sharing:
     waiting: set[int]
     records: tuple[ParcelRecord, ...]
+    newcomer: bool = False
+    """Whether only a new sibling was told: others may not have heard of some of it yet."""
 
 
 @dataclass
@@ -275,7 +277,12 @@ class RoleTables:
     def _complete(self, number: int) -> None:
         if self._sharing[number].waiting:
             return
-        records = self._sharing.pop(number).records
+        done = self._sharing.pop(number)
+        records = done.records
+        if done.newcomer:
+            untold = {record.id for other in self._sharing.values() for record in other.records}
+            untold.update(self._fresh)
+            records = tuple(record for record in records if record.id not in untold)
         for record in records:
             work = self.works.get(record.id)
             if work is not None:
@@ -332,7 +339,7 @@ class RoleTables:
         records = self.all_records()
         pending = list(self._sharing.items())
         self._number += 1
-        self._sharing[self._number] = _Sharing({host}, records)
+        self._sharing[self._number] = _Sharing({host}, records, newcomer=True)
         whole = Share(self._number, records, dict(self.table.floor), whole=True)
         self.outgoing.append((host, whole))
         for number, sharing in pending:

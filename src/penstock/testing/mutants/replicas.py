@@ -63,7 +63,7 @@ def replicas_without_dedup(real: Replacement, *_: Any) -> bool:
     return False
 
 
-@mutant("tables for depth stages", f"{_TABLES}._released", flows=_REPLICAS, seed=47)
+@mutant("tables for depth stages", f"{_TABLES}._released", flows=_REPLICAS, seed=165)
 def releases_too_early(real: Replacement, self: Any, level: int) -> bool:
     return bool(level >= self.settings.release - 1)
 
@@ -275,6 +275,18 @@ def refuses_records_as_well(real: Replacement, self: Any, envelope: Envelope) ->
     effects: list[Effect] = real(self, envelope)
     self._strangers = strangers
     return effects
+
+
+@mutant(
+    "what a new sibling knows the others need not know yet",
+    f"{_TABLES}.joined",
+    flows=_ROUGH,
+    seed=777986377,
+)
+def takes_newcomers_for_all(real: Replacement, self: Any, host: int) -> None:
+    real(self, host)
+    for sharing in self._sharing.values():
+        sharing.newcomer = False
 
 
 @mutant("a new sibling is told everything", f"{_TABLES}.joined", flows=_REPLICAS, seed=49)
