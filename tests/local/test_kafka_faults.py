@@ -16,8 +16,10 @@ import pyarrow as pa
 import pytest
 
 from penstock import Flow
+from penstock.connectors.base import SourceContext
 from penstock.connectors.kafka.client import kafka
 from penstock.connectors.kafka.producer import KafkaTarget, TransactionalProducer
+from penstock.connectors.kafka.source import KafkaSource, Topics
 from penstock.connectors.ownership import Owner
 from penstock.errors import NotWrittenError, PeerError, SinkError
 from penstock.testing.kafka_broker import KafkaBroker
@@ -49,6 +51,10 @@ class Copying:
         assert producer.flush(WAIT_S) == 0
         self.count += STEP
 
+    def reader(self) -> Watching:
+        """A reader of the source by itself."""
+        return Watching(self.broker.address, self.source)
+
     def seen(self) -> list[int]:
         found = self.broker.read(self.target)
         return sorted(json.loads(message.value())["id"] for message in found)
@@ -60,6 +66,23 @@ class Copying:
             assert problem() is None
             time.sleep(0.1)
         assert found == list(range(self.count))
+
+
+class Watching:
+    """A reader of all partitions that shall say when it is not known whether it is at the end."""
+
+    def __init__(self, address: str, topic: str) -> None:
+        topics = Topics.of(topic, None, None)
+        source = KafkaSource(address, topics, startingOffsets="earliest", idleTimeout="200 ms")
+        source.check()
+        self.reader = source.open(SourceContext(0, 1, stage="watching"))
+
+    def await_pending(self, pending: bool) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while self.reader.pending() != pending:
+            assert time.monotonic() < deadline
+            if self.reader.read(10_000, time.time_ns() // 1000) is None:
+                time.sleep(0.01)
 
 
 def copying(address: str, source: str, target: str) -> Flow:
@@ -92,11 +115,16 @@ def test_hosts_and_the_broker_are_killed(run: Copying) -> None:
         run.feed()
         await_recovery(query, number, WAIT_S)
     run.await_all(query.exception)
+    watching = run.reader()
+    watching.await_pending(False)
     run.feed()
     run.broker.kill()
+    watching.await_pending(True)  # or rows that come then would be late
     run.broker.start()
     run.feed()
     run.await_all(query.exception)
+    watching.await_pending(False)
+    watching.reader.close()
     query.kill("read[0]")
     run.feed()
     run.await_all(query.exception)

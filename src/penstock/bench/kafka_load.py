@@ -37,6 +37,7 @@ def feed(
         {
             "bootstrap.servers": address,
             "linger.ms": 1,
+            "enable.idempotence": True,  # the broker may restart
             "queue.buffering.max.messages": 0,
             "queue.buffering.max.kbytes": 2_000_000,
             "delivery.report.only.error": True,

@@ -6,6 +6,7 @@ import importlib
 import json
 import logging
 import re
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,15 +17,23 @@ from penstock.errors import PenstockError, SettingsError
 __all__ = [
     "Brokers",
     "Moment",
+    "Outage",
+    "PASSING",
     "client_settings",
     "kafka",
     "said",
+    "shared",
 ]
 
 _log = logging.getLogger(__name__)
 
 ANSWER_S = 10.0
 """How long the driver waits for an answer."""
+OUTAGE_S = 10.0
+"""How often an outage is said again."""
+
+PASSING = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "_TIMED_OUT_QUEUE")
+"""Errors after which a client goes on by itself."""
 
 _OURS = {
     "auto.offset.reset": "startingOffsets",
@@ -53,6 +62,20 @@ def said(error: BaseException) -> str:
     first = error.args[0] if error.args else error
     text = first.str() if hasattr(first, "str") and callable(first.str) else str(first)
     return " ".join(str(text).split())
+
+
+def shared(settings: Mapping[str, Any], outage: Outage | None = None) -> dict[str, Any]:
+    """The user's settings, after those that all clients have.
+
+    Clients would say each attempt to connect; here an outage is said now and then.
+    """
+    return {
+        "error_cb": outage or Outage(settings["bootstrap.servers"]),
+        "log_level": 2,
+        "logger": _log,
+        "reconnect.backoff.max.ms": 1_000,
+        **settings,
+    }
 
 
 def client_settings(
@@ -132,7 +155,7 @@ class Brokers:
         admin = kafka().admin
         self._spec = admin.OffsetSpec
         with self._mapped("the settings of the client are refused"):
-            self._admin = admin.AdminClient(dict(settings), logger=_log)
+            self._admin = admin.AdminClient(shared(settings))
         with self._mapped(f"no broker answers at {self._shown}"):
             self._topics = self._admin.list_topics(timeout=wait_s)
 
@@ -197,6 +220,24 @@ class Brokers:
                 Partition(asked.topic, asked.partition): future.result(timeout=ANSWER_S).offset
                 for asked, future in futures.items()
             }
+
+
+class Outage:
+    """What a client calls with its errors: says now and then that no broker answers."""
+
+    def __init__(self, servers: str) -> None:
+        self._servers = servers
+        self._next_s = 0.0
+        self.errors = 0
+        """How often a broker could not be reached."""
+
+    def __call__(self, error: Any) -> None:
+        if error.name() in PASSING:
+            self.errors += 1
+        now_s = time.monotonic()
+        if error.name() == "_ALL_BROKERS_DOWN" and now_s >= self._next_s:
+            self._next_s = now_s + OUTAGE_S
+            _log.warning("kafka: no broker answers at %s; waiting", self._servers)
 
 
 class _Mapped:

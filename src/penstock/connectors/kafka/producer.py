@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -21,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.connectors.kafka.client import kafka, said
+from penstock.connectors.kafka.client import kafka, said, shared
 from penstock.connectors.ownership import Owner, taken
 from penstock.core.kafka.writing import (
     Abort,
@@ -36,9 +35,7 @@ from penstock.core.kafka.writing import (
 )
 from penstock.errors import NotWrittenError, PeerError, SinkError, require
 
-__all__ = ["KafkaTarget", "TransactionalProducer", "end", "give", "mapped", "producer_settings"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["KafkaTarget", "TransactionalProducer", "give", "mapped", "producer_settings"]
 
 ANSWER_S = 5.0
 """How long a broker may take to answer before the producer is given up."""
@@ -99,7 +96,7 @@ def producer_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         "queue.buffering.max.messages": 0,  # an epoch is in memory anyway
         "queue.buffering.max.kbytes": 2_147_483_647,
         "retry.backoff.ms": 5,  # a transaction may begin before the broker is done with the last
-        **settings,
+        **shared(settings),
         "delivery.report.only.error": True,
         "enable.idempotence": True,
     }
@@ -139,14 +136,6 @@ def give(producer: Any, topic: str, batch: pa.RecordBatch) -> None:
         producer.produce(topic, **message)
 
 
-def end(producer: Any) -> None:
-    """Close a producer, with all that it has not sent; one that was fenced complains of that."""
-    module = kafka()
-    with contextlib.suppress(module.KafkaException, module.KafkaError):
-        producer.purge()
-        producer.close()
-
-
 class TransactionalProducer:
     """The one producer of a sink that may commit; gives itself up when anything goes wrong."""
 
@@ -168,19 +157,19 @@ class TransactionalProducer:
 
         The driver of a new run takes it by ``force``, whoever has it, and waits until all see that.
         """
-        self.close()
+        self._give_up()
         with mapped(str(self._target)):
             try:
                 self._register(force)
             except BaseException:
-                self.close()
+                self._give_up()
                 raise
 
     def _register(self, force: bool) -> None:
         target = self._target
         self._marks = Marks(target)  # all clients connect at the same time
         self._producer = kafka().Producer(
-            {**producer_settings(target.settings), "transactional.id": target.name}, logger=_log
+            {**producer_settings(target.settings), "transactional.id": target.name}
         )
         if not force:
             with closing(Marks(target, settled=False)) as marks:
@@ -225,11 +214,19 @@ class TransactionalProducer:
         return bool(effects)
 
     def close(self) -> None:
-        """Give the producer up, with the transaction that is open."""
+        """End in order: the broker need not wait for the transaction that is open."""
+        module = kafka()
+        if self.is_open and self._machine.epoch is not None:
+            with contextlib.suppress(module.KafkaException, module.KafkaError):
+                self._producer.abort_transaction(LOOK_S)
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Drop the clients; the producer's own close() would wait for a broker that is away."""
         producer, self._producer = self._producer, None
         marks, self._marks = self._marks, None
         if producer is not None:
-            end(producer)
+            producer.purge()
         if marks is not None:
             marks.close()
 
@@ -241,7 +238,7 @@ class TransactionalProducer:
                 for effect in effects:
                     self._do(effect, waiting)
         except BaseException:
-            self.close()
+            self._give_up()
             raise
 
     def _do(self, effect: WriterEffect, waiting: Mapping[int, Sequence[pa.RecordBatch]]) -> None:
@@ -278,12 +275,11 @@ class Marks:
         self._target = target
         self._consumer = kafka().Consumer(
             {
-                **target.settings,
+                **shared(target.settings),
                 "group.id": target.name,
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed" if settled else "read_uncommitted",
-            },
-            logger=_log,
+            }
         )
 
     @property

@@ -10,7 +10,6 @@ broker has confirmed them all; after a failure some come again.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
@@ -27,7 +26,6 @@ from penstock.connectors.kafka.producer import (
     KafkaTarget,
     Marks,
     TransactionalProducer,
-    end,
     give,
     mapped,
     producer_settings,
@@ -41,8 +39,6 @@ from penstock.errors import NotWrittenError, SchemaError, SettingsError, SinkErr
 from penstock.operators.base import Exchange, Forward, Single
 
 __all__ = ["KafkaWrite", "written"]
-
-_log = logging.getLogger(__name__)
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -259,7 +255,7 @@ class _SendVertex(Vertex):
         with mapped(str(self._to)):
             settings: Mapping[str, Any] = producer_settings(self._to.settings)
             reports = {**settings, "on_delivery": self._delivered}
-            self._producer = kafka().Producer(reports, logger=_log)
+            self._producer = kafka().Producer(reports)
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is not None:
@@ -288,4 +284,5 @@ class _SendVertex(Vertex):
 
     def close(self) -> None:
         if self._producer is not None:
-            end(self._producer)
+            self._producer.purge()
+            self._producer = None

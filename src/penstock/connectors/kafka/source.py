@@ -22,7 +22,16 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.connectors.base import Position, Reader, Source, SourceContext
-from penstock.connectors.kafka.client import Brokers, Moment, client_settings, kafka, said
+from penstock.connectors.kafka.client import (
+    PASSING,
+    Brokers,
+    Moment,
+    Outage,
+    client_settings,
+    kafka,
+    said,
+    shared,
+)
 from penstock.core.kafka.reading import Partition, ShardReading, Stretch, shard_of
 from penstock.durations import duration_us
 from penstock.errors import SettingsError, SourceError
@@ -48,6 +57,7 @@ COLUMNS = pa.schema(
 _OPTIONS = (
     "endingOffsets",
     "endingTimestamp",
+    "idleTimeout",
     "includeHeaders",
     "partitionPollInterval",
     "startingOffsets",
@@ -65,11 +75,10 @@ QUEUE_KB = 16_384
 """How much of a partition is fetched ahead."""
 REPLAY_S = 60.0
 """How long a replay waits for messages that the broker has had."""
+LOOK_AGAIN_S = 5.0
+"""How soon to ask once more after an outage; a broker of other partitions may be away for long."""
 GROUP_S = 1.0
 """How often offsets are committed to the group."""
-
-_PASSING = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "_TIMED_OUT_QUEUE")
-"""Errors after which the client goes on by itself."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +170,7 @@ class KafkaSource(Source):
             )
         poll = options.get("partitionPollInterval", "5 seconds")
         self.poll_s = duration_us(poll, "partitionPollInterval") / 1e6
+        self.idle_s = duration_us(options.get("idleTimeout", "1 second"), "idleTimeout") / 1e6
         self.group = self.settings.get("group.id")
         self.cluster = ""
         self.starts: dict[Partition, int] = {}
@@ -227,6 +237,10 @@ class KafkaReader(Reader):
         self._paused: set[Partition] = set()
         self._end_seen: dict[Partition, int] = {}
         """The end of each partition, where it was reached and nothing has come since."""
+        self._quiet_since_s: dict[Partition, float] = {}
+        self._outage = Outage(source.settings["bootstrap.servers"])
+        self._errors = 0
+        self._look_again_s = 0.0
         self._released: Position = context.position
         self._commit_us = 0
         self._columns = [_MAKERS[name] for name in source.schema.names]
@@ -237,13 +251,12 @@ class KafkaReader(Reader):
                 "group.id": f"penstock-{context.stage}",
                 "isolation.level": "read_committed",
                 "queued.max.messages.kbytes": QUEUE_KB,
-                **source.settings,
+                **shared(source.settings, self._outage),
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "error",
-            },
-            logger=_log,
+            }
         )
         self._assign(self._reading.offsets)
         self._watch: PartitionWatch | None = None
@@ -264,6 +277,7 @@ class KafkaReader(Reader):
         if until is not None:
             return self._read_until(rows_max, until)
         self._watch_partitions()
+        self._look_again()
         if now_us >= self._commit_us:
             self._commit_us = now_us + int(GROUP_S * 1e6)
             self._commit()
@@ -297,7 +311,11 @@ class KafkaReader(Reader):
         return self._resumable
 
     def pending(self) -> bool:
-        return any(partition not in self._end_seen for partition in self._reading.offsets)
+        """Whether event time must wait: for a partition that was not at its end for long enough."""
+        idle_s = time.monotonic() - self._source.idle_s
+        since = self._quiet_since_s
+        waits = any(since.get(one, idle_s + 1) > idle_s for one in self._reading.offsets)
+        return waits or any(self._waiting.values())
 
     def wait_s(self, now_us: int) -> float:
         return POLL_S
@@ -324,6 +342,20 @@ class KafkaReader(Reader):
         _log.info("kafka: found %s", ", ".join(map(str, found)))
         self._reading.found(found)
         self._assign({p: self._reading.offsets[p] for p in found}, more=True)
+
+    def _look_again(self) -> None:
+        """After an outage it is not known whether the partitions are still at their ends."""
+        if self._errors == self._outage.errors or time.monotonic() < self._look_again_s:
+            return
+        if any(self._waiting.values()):  # they would come twice
+            return
+        self._errors = self._outage.errors
+        self._look_again_s = time.monotonic() + LOOK_AGAIN_S
+        places = [_place(p, self._reading.offsets[p]) for p in self._end_seen]
+        self._end_seen.clear()
+        self._quiet_since_s.clear()
+        for place in places:  # the end is told anew
+            self._consumer.seek(place)
 
     def _next(self, most: int) -> list[Any]:
         """Messages that wait, or else those that have come."""
@@ -440,17 +472,20 @@ class KafkaReader(Reader):
         error = message.error()
         if error.code() == self._eof:
             self._end_seen[_partition(message)] = message.offset()
+            self._quiet_since_s[_partition(message)] = time.monotonic()
         elif error.name() in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
             self._lost(_partition(message), "the broker does not have them any more")
-        elif error.name() not in _PASSING:
+        elif error.name() not in PASSING:
             raise SourceError(f"kafka: {self._source.topics}: {error.str()}", code=error.name())
 
     def _given(self, messages: list[Any], new: bool) -> pa.RecordBatch:
         """A batch of messages, which leaves now."""
         runs, offsets = self._runs(messages)
         self._reading.took(runs, offsets, new)
-        for partition in offsets:
-            self._end_seen.pop(partition, None)
+        for partition, offset in offsets.items():
+            if self._end_seen.get(partition, -1) < offset:  # else it is behind these messages
+                self._end_seen.pop(partition, None)
+                self._quiet_since_s.pop(partition, None)
         if not new:
             for partition in self._reading.check(self._recorded):
                 self._lost(partition, "there are fewer than were read before")
