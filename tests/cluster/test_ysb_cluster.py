@@ -7,7 +7,9 @@ from pyspark.sql import SparkSession
 
 from penstock.demos.ysb import Ysb
 from penstock.testing.cluster import StandaloneCluster
-from penstock.testing.processes import alive, hosts_of
+from penstock.testing.processes import hosts_of, wait_gone
+
+WAIT_S = 60.0
 
 
 def executors_of(
@@ -35,7 +37,7 @@ def run(spark: SparkSession, cluster: StandaloneCluster, seconds: float) -> Ysb:
     finally:
         query.stop()
     collector.join(10)
-    assert alive(hosts.values()) == []
+    wait_gone(hosts.values(), WAIT_S)
     return ysb
 
 
@@ -62,5 +64,5 @@ def test_stop_on_a_cluster_leaves_no_host(
     hosts = hosts_of(query)
     assert ysb.out.get(30) is not None
     query.stop()
-    assert alive(hosts.values()) == []
+    wait_gone(hosts.values(), WAIT_S)
     assert query.exception() is None

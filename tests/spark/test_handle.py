@@ -132,7 +132,7 @@ def test_stop_drains_leaves_no_process_and_can_be_repeated(
     assert len(alive(hosts.values())) == 4
     wait_until(lambda: total(out) > 0, 60, "rows")
     query.stop()
-    assert alive(hosts.values()) == []
+    wait_gone(hosts.values(), WAIT_S)
     assert not query.isActive
     assert query.status["message"] == "ended"
     assert query.exception() is None
