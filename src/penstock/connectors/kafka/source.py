@@ -32,27 +32,14 @@ from penstock.connectors.kafka.client import (
     said,
     shared,
 )
+from penstock.connectors.kafka.messages import MAKERS, message_schema
 from penstock.core.kafka.reading import Partition, ShardReading, Stretch, shard_of
 from penstock.durations import duration_us
 from penstock.errors import SettingsError, SourceError
 
-__all__ = ["COLUMNS", "KafkaReader", "KafkaSource", "Topics"]
+__all__ = ["KafkaReader", "KafkaSource", "Topics"]
 
 _log = logging.getLogger(__name__)
-
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-COLUMNS = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("headers", HEADERS),
-    ]
-)
-"""What is known of a message; the headers only if they are asked for."""
 
 _OPTIONS = (
     "endingOffsets",
@@ -156,7 +143,7 @@ class KafkaSource(Source):
             raise SettingsError(f"kafka: shards must be 1 or more, got {shards!r}")
         self.topics = topics
         self.shards_wanted = shards
-        self.schema = _schema(columns, bool(options.get("includeHeaders", False)))
+        self.schema = message_schema(columns, bool(options.get("includeHeaders", False)))
         self.start = Moment.of(
             "starting",
             options.get("startingOffsets", "latest"),
@@ -243,7 +230,7 @@ class KafkaReader(Reader):
         self._look_again_s = 0.0
         self._released: Position = context.position
         self._commit_us = 0
-        self._columns = [_MAKERS[name] for name in source.schema.names]
+        self._columns = [MAKERS[name] for name in source.schema.names]
         module = kafka()
         self._eof = module.KafkaError._PARTITION_EOF
         self._consumer = module.Consumer(
@@ -560,19 +547,6 @@ class PartitionWatch:
             self._found = self._found | found
 
 
-def _schema(columns: Sequence[str] | None, headers: bool) -> pa.Schema:
-    if columns is None:
-        return COLUMNS if headers else COLUMNS.remove(COLUMNS.get_field_index("headers"))
-    wanted = [*columns, *(["headers"] if headers and "headers" not in columns else [])]
-    for name in wanted:
-        if name not in COLUMNS.names:
-            raise SettingsError(
-                f"kafka: there is no column {name!r} of messages; there are "
-                f"{', '.join(COLUMNS.names)}"
-            )
-    return pa.schema([COLUMNS.field(name) for name in wanted])
-
-
 def _partition(message: Any) -> Partition:
     return Partition(message.topic(), message.partition())
 
@@ -582,38 +556,3 @@ def _place(partition: Partition, offset: int | None = None) -> Any:
     if offset is None:
         return module.TopicPartition(*partition)
     return module.TopicPartition(*partition, offset)
-
-
-# -- columns: one list comprehension each, and nothing for what all rows of a run share ------------
-
-
-def _topics(messages: list[Any], runs: Sequence[Stretch]) -> pa.Array:
-    names = pa.array([run.partition.topic for run in runs])
-    return names.take(pa.array(np.repeat(np.arange(len(runs)), [run.rows for run in runs])))
-
-
-def _numbers(messages: list[Any], runs: Sequence[Stretch]) -> pa.Array:
-    numbers = np.array([run.partition.number for run in runs], dtype=np.int32)
-    return pa.array(np.repeat(numbers, [run.rows for run in runs]))
-
-
-def _timestamps(messages: list[Any], runs: Sequence[Stretch]) -> pa.Array:
-    ms = np.array([m.timestamp()[1] for m in messages], dtype=np.int64)
-    return pa.array(ms * 1000, mask=ms < 0).cast(COLUMNS.field("timestamp").type)
-
-
-def _headers(messages: list[Any], runs: Sequence[Stretch]) -> pa.Array:
-    found = [m.headers() for m in messages]
-    pairs = [None if one is None else [{"key": k, "value": v} for k, v in one] for one in found]
-    return pa.array(pairs, HEADERS)
-
-
-_MAKERS = {
-    "key": lambda messages, runs: pa.array([m.key() for m in messages], pa.binary()),
-    "value": lambda messages, runs: pa.array([m.value() for m in messages], pa.binary()),
-    "topic": _topics,
-    "partition": _numbers,
-    "offset": lambda messages, runs: pa.array([m.offset() for m in messages], pa.int64()),
-    "timestamp": _timestamps,
-    "headers": _headers,
-}
