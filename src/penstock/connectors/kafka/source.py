@@ -225,6 +225,8 @@ class KafkaReader(Reader):
         self._end_seen: dict[Partition, int] = {}
         """The end of each partition, where it was reached and nothing has come since."""
         self._quiet_since_s: dict[Partition, float] = {}
+        self._asked: set[Partition] = set()
+        """Partitions of which it is asked anew whether they are at their ends."""
         self._outage = Outage(source.settings["bootstrap.servers"])
         self._errors = 0
         self._look_again_s = 0.0
@@ -332,17 +334,20 @@ class KafkaReader(Reader):
 
     def _look_again(self) -> None:
         """After an outage it is not known whether the partitions are still at their ends."""
-        if self._errors == self._outage.errors or time.monotonic() < self._look_again_s:
+        news = self._errors != self._outage.errors
+        if not (news or self._asked) or time.monotonic() < self._look_again_s:
             return
         if any(self._waiting.values()):  # they would come twice
             return
         self._errors = self._outage.errors
         self._look_again_s = time.monotonic() + LOOK_AGAIN_S
-        places = [_place(p, self._reading.offsets[p]) for p in self._end_seen]
-        self._end_seen.clear()
-        self._quiet_since_s.clear()
-        for place in places:  # the end is told anew
-            self._consumer.seek(place)
+        if news:
+            self._asked |= self._end_seen.keys()
+            self._end_seen.clear()
+            self._quiet_since_s.clear()
+        for partition in sorted(self._asked):  # the end is told anew
+            with contextlib.suppress(kafka().KafkaException):  # then the next time
+                self._consumer.seek(_place(partition, self._reading.offsets[partition]))
 
     def _next(self, most: int) -> list[Any]:
         """Messages that wait, or else those that have come."""
@@ -460,6 +465,7 @@ class KafkaReader(Reader):
         if error.code() == self._eof:
             self._end_seen[_partition(message)] = message.offset()
             self._quiet_since_s[_partition(message)] = time.monotonic()
+            self._asked.discard(_partition(message))
         elif error.name() in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
             self._lost(_partition(message), "the broker does not have them any more")
         elif error.name() not in PASSING:
@@ -470,6 +476,7 @@ class KafkaReader(Reader):
         runs, offsets = self._runs(messages)
         self._reading.took(runs, offsets, new)
         for partition, offset in offsets.items():
+            self._asked.discard(partition)
             if self._end_seen.get(partition, -1) < offset:  # else it is behind these messages
                 self._end_seen.pop(partition, None)
                 self._quiet_since_s.pop(partition, None)
