@@ -32,27 +32,14 @@ from penstock.connectors.kafka.client import (
     said,
     shared,
 )
+from penstock.connectors.kafka.messages import MAKERS, message_schema
 from penstock.core.kafka.reading import Partition, ShardReading, Stretch, shard_of
 from penstock.durations import duration_us
 from penstock.errors import SettingsError, SourceError
 
-__all__ = ["COLUMNS", "KafkaReader", "KafkaSource", "Topics"]
+__all__ = ["KafkaReader", "KafkaSource", "Topics"]
 
 _log = logging.getLogger(__name__)
-
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-COLUMNS = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("headers", HEADERS),
-    ]
-)
-"""What is known of a message; the headers only if they are asked for."""
 
 _OPTIONS = (
     "endingOffsets",
@@ -156,7 +143,7 @@ class KafkaSource(Source):
             raise SettingsError(f"kafka: shards must be 1 or more, got {shards!r}")
         self.topics = topics
         self.shards_wanted = shards
-        self.schema = _schema(columns, bool(options.get("includeHeaders", False)))
+        self.schema = message_schema(columns, bool(options.get("includeHeaders", False)))
         self.start = Moment.of(
             "starting",
             options.get("startingOffsets", "latest"),
@@ -238,12 +225,14 @@ class KafkaReader(Reader):
         self._end_seen: dict[Partition, int] = {}
         """The end of each partition, where it was reached and nothing has come since."""
         self._quiet_since_s: dict[Partition, float] = {}
+        self._asked: set[Partition] = set()
+        """Partitions of which it is asked anew whether they are at their ends."""
         self._outage = Outage(source.settings["bootstrap.servers"])
         self._errors = 0
         self._look_again_s = 0.0
         self._released: Position = context.position
         self._commit_us = 0
-        self._columns = [_MAKERS[name] for name in source.schema.names]
+        self._columns = [MAKERS[name] for name in source.schema.names]
         module = kafka()
         self._eof = module.KafkaError._PARTITION_EOF
         self._consumer = module.Consumer(
@@ -345,17 +334,20 @@ class KafkaReader(Reader):
 
     def _look_again(self) -> None:
         """After an outage it is not known whether the partitions are still at their ends."""
-        if self._errors == self._outage.errors or time.monotonic() < self._look_again_s:
+        news = self._errors != self._outage.errors
+        if not (news or self._asked) or time.monotonic() < self._look_again_s:
             return
         if any(self._waiting.values()):  # they would come twice
             return
         self._errors = self._outage.errors
         self._look_again_s = time.monotonic() + LOOK_AGAIN_S
-        places = [_place(p, self._reading.offsets[p]) for p in self._end_seen]
-        self._end_seen.clear()
-        self._quiet_since_s.clear()
-        for place in places:  # the end is told anew
-            self._consumer.seek(place)
+        if news:
+            self._asked |= self._end_seen.keys()
+            self._end_seen.clear()
+            self._quiet_since_s.clear()
+        for partition in sorted(self._asked):  # the end is told anew
+            with contextlib.suppress(kafka().KafkaException):  # then the next time
+                self._consumer.seek(_place(partition, self._reading.offsets[partition]))
 
     def _next(self, most: int) -> list[Any]:
         """Messages that wait, or else those that have come."""
@@ -473,6 +465,7 @@ class KafkaReader(Reader):
         if error.code() == self._eof:
             self._end_seen[_partition(message)] = message.offset()
             self._quiet_since_s[_partition(message)] = time.monotonic()
+            self._asked.discard(_partition(message))
         elif error.name() in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
             self._lost(_partition(message), "the broker does not have them any more")
         elif error.name() not in PASSING:
@@ -483,6 +476,7 @@ class KafkaReader(Reader):
         runs, offsets = self._runs(messages)
         self._reading.took(runs, offsets, new)
         for partition, offset in offsets.items():
+            self._asked.discard(partition)
             if self._end_seen.get(partition, -1) < offset:  # else it is behind these messages
                 self._end_seen.pop(partition, None)
                 self._quiet_since_s.pop(partition, None)
@@ -560,19 +554,6 @@ class PartitionWatch:
             self._found = self._found | found
 
 
-def _schema(columns: Sequence[str] | None, headers: bool) -> pa.Schema:
-    if columns is None:
-        return COLUMNS if headers else COLUMNS.remove(COLUMNS.get_field_index("headers"))
-    wanted = [*columns, *(["headers"] if headers and "headers" not in columns else [])]
-    for name in wanted:
-        if name not in COLUMNS.names:
-            raise SettingsError(
-                f"kafka: there is no column {name!r} of messages; there are "
-                f"{', '.join(COLUMNS.names)}"
-            )
-    return pa.schema([COLUMNS.field(name) for name in wanted])
-
-
 def _partition(message: Any) -> Partition:
     return Partition(message.topic(), message.partition())
 
@@ -582,38 +563,3 @@ def _place(partition: Partition, offset: int | None = None) -> Any:
     if offset is None:
         return module.TopicPartition(*partition)
     return module.TopicPartition(*partition, offset)
-
-
-# -- columns: one list comprehension each, and nothing for what all rows of a run share ------------
-
-
-def _topics(messages: list[Any], runs: Sequence[Stretch]) -> pa.Array:
-    names = pa.array([run.partition.topic for run in runs])
-    return names.take(pa.array(np.repeat(np.arange(len(runs)), [run.rows for run in runs])))
-
-
-def _numbers(messages: list[Any], runs: Sequence[Stretch]) -> pa.Array:
-    numbers = np.array([run.partition.number for run in runs], dtype=np.int32)
-    return pa.array(np.repeat(numbers, [run.rows for run in runs]))
-
-
-def _timestamps(messages: list[Any], runs: Sequence[Stretch]) -> pa.Array:
-    ms = np.array([m.timestamp()[1] for m in messages], dtype=np.int64)
-    return pa.array(ms * 1000, mask=ms < 0).cast(COLUMNS.field("timestamp").type)
-
-
-def _headers(messages: list[Any], runs: Sequence[Stretch]) -> pa.Array:
-    found = [m.headers() for m in messages]
-    pairs = [None if one is None else [{"key": k, "value": v} for k, v in one] for one in found]
-    return pa.array(pairs, HEADERS)
-
-
-_MAKERS = {
-    "key": lambda messages, runs: pa.array([m.key() for m in messages], pa.binary()),
-    "value": lambda messages, runs: pa.array([m.value() for m in messages], pa.binary()),
-    "topic": _topics,
-    "partition": _numbers,
-    "offset": lambda messages, runs: pa.array([m.offset() for m in messages], pa.int64()),
-    "timestamp": _timestamps,
-    "headers": _headers,
-}
