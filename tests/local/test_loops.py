@@ -422,7 +422,9 @@ def test_rows_that_wait_for_a_checkpoint_go_on_when_it_is_durable(
     flow = Flow("owed")
     source = flow.memory(NUMBERS, manualEpochs=True)
     out = source.iterate(halve, name="loop").memory()
-    query = start_local(flow, checkpointLocation=str(tmp_path), checkpointInterval="100 ms")
+    query = start_local(
+        flow, checkpointLocation=str(tmp_path), checkpointInterval="100 ms", linger=0
+    )
     try:
         for _ in range(4):
             source.push({"n": list(range(20))})
