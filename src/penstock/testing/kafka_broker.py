@@ -39,6 +39,8 @@ COORDINATE = ("org.apache.kafka", "kafka_2.13", "4.3.1")
 LOOPBACK = "127.0.0.1"
 FETCH_S = 100.0
 START_S = 60.0
+READ_S = 120.0
+"""Longer than the minute after which a broker aborts a transaction that nobody has ended."""
 STOP_S = 15.0
 POLL_S = 0.05
 
@@ -263,12 +265,12 @@ def messages_of(address: str, topic: str, isolation: str) -> list[Any]:
     found: list[Any] = []
     cluster = Brokers({"bootstrap.servers": address}, SourceError)
     missing = cluster.offsets(Moment("latest"), cluster.partitions(topic))
-    deadline = time.monotonic() + START_S
+    deadline = time.monotonic() + READ_S
     try:
         consumer.assign([module.TopicPartition(*partition, 0) for partition in missing])
         while missing:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"topic {topic} was not read within {START_S:.0f} s")
+                raise TimeoutError(f"topic {topic} was not read within {READ_S:.0f} s")
             for message in consumer.consume(10_000, 0.05):
                 partition = Partition(message.topic(), message.partition())
                 if message.error() is None:
